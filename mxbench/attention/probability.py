@@ -1,0 +1,65 @@
+"""Quantise a tile of softmax exponentials in place: the inner loop of every method.
+
+Same values as ``mxbench.formats.block.quantise`` along keys, in fewer passes over the tile: the reference spends most
+of its time here, and a pass over a tile costs as much as the arithmetic in it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mxbench.formats.element import E2M1, E4M3, E8M0, Element, round_to
+from mxbench.formats.quantizer import Quantizer
+from mxbench.formats.scale import mx_exponent, power_of_two
+
+__all__ = ["quantise_tile_"]
+
+_EXPONENT_BITS = 0x7F800000
+_TO_INTEGER = 1.5 * 2.0**23
+
+
+def quantise_tile_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor) -> torch.Tensor:
+    """Replace exponentials by their quantised values.
+
+    Args:
+        p: FP32 ``[..., keys]``, contiguous, nonnegative, already multiplied by ``quantizer.prescale``; keys a multiple
+            of the format's block.
+        quantizer: of P.
+        scratch: FP32 like ``p``; overwritten.
+
+    Returns:
+        ``p``.
+    """
+    form = quantizer.form
+    if form.block is None:
+        return _round_(p, form.element, scratch)
+    block = p.unflatten(-1, (-1, form.block))
+    spare = scratch.unflatten(-1, (-1, form.block))
+    amax = block.amax(-1, keepdim=True)
+    if form.scale is E8M0:
+        # Rounded where it stands: the spacing of E2M1·2^e at p is half the power of two under max(p, 2^e). (With
+        # e = -127 that power is a subnormal and is lost: such a block is 2^-124 of its row's largest entry, nothing.)
+        scale = power_of_two(mx_exponent(amax, quantizer.scale_rule))
+        torch.maximum(block, scale, out=spare)
+        scratch.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
+        alpha = _TO_INTEGER * 0.5
+        p.add_(scratch, alpha=alpha).sub_(scratch, alpha=alpha)
+        torch.minimum(block, scale * E2M1.max, out=block)
+        return p
+    exact = (amax / 6.0).clamp_(max=E4M3.max)
+    stored = round_to(exact, E4M3)
+    divisor = stored if quantizer.divide_by == "stored" else exact
+    block.div_(torch.where(divisor == 0, torch.ones_like(divisor), divisor))
+    _round_(p, form.element, scratch)
+    block.mul_(stored)
+    return p
+
+
+def _round_(p: torch.Tensor, element: Element, scratch: torch.Tensor) -> torch.Tensor:
+    """``round_to`` for nonnegative values, in place."""
+    if element.mantissa is None:
+        return p.round_().clamp_(max=element.max)
+    torch.clamp(p, min=2.0**element.min_exponent, out=scratch)
+    scratch.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
+    alpha = _TO_INTEGER * 2.0**-element.mantissa
+    return p.add_(scratch, alpha=alpha).sub_(scratch, alpha=alpha).clamp_(max=element.max)

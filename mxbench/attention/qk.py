@@ -1,0 +1,87 @@
+"""What happens to Q and K before they are quantised: means and the Hadamard rotation, all in FP32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean
+from mxbench.errors import UserError
+
+__all__ = ["Prepared", "hadamard_matrix", "prepare_qk"]
+
+
+@cache
+def hadamard_matrix(d: int, sign_seed: int | None = None) -> torch.Tensor:
+    """The rotation R of ``x @ R``: signs, then Sylvester's matrix over sqrt(D).
+
+    Args:
+        d: head dimension.
+        sign_seed: None, or the seed of the channel signs (drawn as {0, 1}·2 - 1 from a CPU generator).
+
+    Returns:
+        FP32 ``[D, D]`` on the CPU, orthogonal.
+
+    Raises:
+        UserError: D is not a power of two.
+    """
+    if d < 1 or d & (d - 1):
+        raise UserError(
+            f"a Hadamard rotation needs a power of two, and D is {d}", "use a method without it (hadamard: false)"
+        )
+    h = torch.ones(1, 1, dtype=torch.float64)
+    while len(h) < d:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
+    h = h / math.sqrt(d)
+    if sign_seed is not None:
+        generator = torch.Generator("cpu").manual_seed(sign_seed)
+        h = (torch.randint(0, 2, (d,), generator=generator) * 2 - 1).double()[:, None] * h
+    return h.float()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Q and K as they enter the quantisers, and the term that Q smoothing owes the scores.
+
+    Attributes:
+        q: FP32 ``[B,H,Nq,D]``.
+        k: FP32 ``[B,H,Nk,D]``.
+        owed: FP32 ``[B,H,ceil(Nq/rows),Nk]``, to be added to the unscaled scores of each block of rows, or None.
+        owed_rows: rows that share a row of ``owed``.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    owed: torch.Tensor | None = None
+    owed_rows: int = 1
+
+
+def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepared:
+    """Apply the stages of ``spec.qk``.
+
+    Args:
+        q: ``[B,H,Nq,D]``, any float dtype, only real rows (padding would enter the block means).
+        k: ``[B,H,Nk,D]``, only real keys.
+        spec: the method.
+    """
+    q, k = q.float(), k.float()
+    owed, rows = None, 1
+    if spec.stage(KMean) is not None:
+        k = k - k.mean(-2, keepdim=True)
+    smooth = spec.stage(QBlockMean)
+    if smooth is not None:
+        n, rows = q.shape[-2], smooth.rows
+        padded = torch.nn.functional.pad(q, (0, 0, 0, -n % rows)).unflatten(-2, (-1, rows))
+        counts = torch.full((padded.shape[-3],), float(rows), device=q.device)
+        counts[-1] = n - rows * (len(counts) - 1)
+        mean = padded.sum(-2) / counts[:, None]
+        q = (padded - mean[..., None, :]).flatten(-3, -2)[..., :n, :]
+        owed = mean @ k.transpose(-1, -2)
+    rotate = spec.stage(Hadamard)
+    if rotate is not None:
+        r = hadamard_matrix(q.shape[-1], rotate.sign_seed).to(q.device)
+        q, k = q @ r, k @ r
+    return Prepared(q, k, owed, rows)

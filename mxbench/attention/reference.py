@@ -1,0 +1,205 @@
+"""The reference: every point of the method space in plain torch, tile by tile as a fused kernel walks it.
+
+It is the oracle that kernels are tested against. It needs neither Triton nor a GPU, keeps no state of its own and
+never materialises more of the score matrix than a chunk of rows by one key tile.
+
+Source of the recurrence: FlashAttention-2, as written in the MXAttention paper, equations 3 to 8, 16, 17, 47 and 48.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+
+from mxbench.attention.exponential import expcast_values_
+from mxbench.attention.probability import quantise_tile_
+from mxbench.attention.qk import prepare_qk
+from mxbench.attention.site import Site
+from mxbench.attention.spec import AttentionSpec
+from mxbench.attention.value import GroupingState, arrange, smooth_value
+from mxbench.formats.block import quantise
+from mxbench.formats.groups import ROWS
+
+__all__ = ["Operands", "prepare", "reference", "walk"]
+
+_CHUNK = 1 << 17  # scores of one key tile worked on at once: what stays in a core's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What the tiles read, all FP32 and already quantised and dequantised.
+
+    Attributes:
+        q: ``[B,H,Nq,D]``.
+        k: ``[B,H,Nk,D]``.
+        v: ``[B,H,Nk,D]``, less the block means where there are any.
+        mean: ``[B,H,ceil(Nk/128),D]`` or None.
+        owed: ``[B,H,ceil(Nq/owed_rows),Nk]`` or None, see ``mxbench.attention.qk``.
+        owed_rows: rows that share a row of ``owed``.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mean: torch.Tensor | None
+    owed: torch.Tensor | None
+    owed_rows: int
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: AttentionSpec,
+    *,
+    key_mask: torch.Tensor | None = None,
+    site: Site | None = None,
+    state: GroupingState | None = None,
+) -> torch.Tensor:
+    """Attention by ``spec``.
+
+    Args:
+        q: ``[B,H,Nq,D]``; not changed, any strides, any float dtype. Likewise ``k`` and ``v``, ``[B,H,Nk,D]``.
+        k: keys.
+        v: values.
+        spec: the method.
+        key_mask: bool ``[B,Nk]``, True for real keys. The real keys, compacted in their order, are all that the method
+            sees; a batch element without any gives zeros.
+        site: where in a render this call happens, for methods with state.
+        state: the render's groupings, for methods with state.
+
+    Returns:
+        ``[B,H,Nq,D]`` in q's dtype.
+    """
+    if key_mask is None:
+        return walk(prepare(q, k, v, spec, site=site, state=state), spec).to(q.dtype)
+    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
+    for b in range(q.shape[0]):
+        keys = key_mask[b]
+        if bool(keys.any()):
+            one = prepare(
+                q[b : b + 1], k[b : b + 1, :, keys], v[b : b + 1, :, keys], spec, site=site, state=state, tag=b
+            )
+            out[b : b + 1] = walk(one, spec)
+    return out
+
+
+def prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: AttentionSpec,
+    *,
+    site: Site | None = None,
+    state: GroupingState | None = None,
+    tag: Hashable = None,
+) -> Operands:
+    """Everything before the first tile: means, rotation, order of the tokens, quantised operands."""
+    ready = prepare_qk(q, k, spec)
+    k_ready, v_ready, owed, means = ready.k, v.float(), ready.owed, False
+    if spec.v_smooth is not None:
+        order, means = arrange(v_ready, spec.v_smooth, site, state, tag)
+        if order is not None:
+            k_ready = k_ready.take_along_dim(order[..., None], -2)
+            v_ready = v_ready.take_along_dim(order[..., None], -2)
+            owed = owed.take_along_dim(order[..., None, :], -1) if owed is not None else None
+    value = smooth_value(v_ready, spec.v, means=means)
+    return Operands(
+        q=quantise(ready.q, spec.q, role="q").dequantise() if spec.q is not None else ready.q,
+        k=quantise(k_ready, spec.k, role="k").dequantise() if spec.k is not None else k_ready,
+        v=value.residual,
+        mean=value.mean,
+        owed=owed,
+        owed_rows=ready.owed_rows,
+    )
+
+
+def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
+    """The online softmax over ascending key tiles.
+
+    Returns:
+        FP32 ``[B,H,Nq,D]``.
+    """
+    b, h, nq, d = operands.q.shape
+    nk, dv, tile = operands.k.shape[-2], operands.v.shape[-1], spec.kv_tile
+    pad = -nk % tile
+    q = operands.q.reshape(b * h, nq, d)
+    kt = torch.nn.functional.pad(operands.k.reshape(b * h, nk, d), (0, 0, 0, pad)).transpose(-1, -2).contiguous()
+    v = torch.nn.functional.pad(operands.v.reshape(b * h, nk, dv), (0, 0, 0, pad))
+    mean = operands.mean.reshape(b * h, -1, dv) if operands.mean is not None else None
+    owed = None
+    if operands.owed is not None:
+        owed = torch.nn.functional.pad(operands.owed.reshape(b * h, -1, nk), (0, pad)) * _log2_scale(d)
+    out = q.new_empty(b * h, nq, dv)
+    heads = max(1, min(b * h, _CHUNK // (tile * min(nq, 256))))
+    step = max(1, _CHUNK // (tile * heads))
+    if owed is not None and step < nq:
+        step = max(1, step // operands.owed_rows) * operands.owed_rows
+    for lo in range(0, b * h, heads):
+        some = slice(lo, lo + heads)
+        for row in range(0, nq, step):
+            rows = slice(row, row + step)
+            out[some, rows] = _rows(
+                q[some, rows],
+                kt[some],
+                v[some],
+                mean[some] if mean is not None else None,
+                owed[some, row // operands.owed_rows :] if owed is not None else None,
+                operands.owed_rows,
+                nk,
+                spec,
+            )
+    return out.view(b, h, nq, dv)
+
+
+def _log2_scale(d: int) -> float:
+    return math.log2(math.e) / math.sqrt(d)
+
+
+def _rows(
+    q: torch.Tensor,
+    kt: torch.Tensor,
+    v: torch.Tensor,
+    mean: torch.Tensor | None,
+    owed: torch.Tensor | None,
+    owed_rows: int,
+    nk: int,
+    spec: AttentionSpec,
+) -> torch.Tensor:
+    """One chunk of rows over all tiles: q ``[G,R,D]``, kt ``[G,D,N]``, v ``[G,N,Dv]``, padded keys masked."""
+    g, r, d = q.shape
+    tile, prescale = spec.kv_tile, 1.0 if spec.p is None else spec.p.prescale
+    s, scratch = q.new_empty(g, r, tile), q.new_empty(g, r, tile)
+    m = q.new_full((g, r, 1), float("-inf"))
+    l, o = q.new_zeros(g, r, 1), q.new_zeros(g, r, v.shape[-1])  # noqa: E741 - the field's names
+    for start in range(0, kt.shape[-1], tile):
+        keys = slice(start, start + tile)
+        torch.baddbmm(s, q, kt[..., keys], beta=0, alpha=_log2_scale(d), out=s)
+        if owed is not None:
+            s.add_(owed[..., keys].repeat_interleave(owed_rows, dim=-2)[:, :r])
+        if start + tile > nk:
+            s[..., nk - start :] = float("-inf")
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        alpha = (m - m_new).exp2_()
+        m = m_new
+        s.sub_(m)
+        if spec.exponential == "expcast":
+            exact = s.exp2().mul_(prescale).sum(-1, keepdim=True) if spec.row_sum == "exact" else None
+            p = expcast_values_(s)
+        else:
+            p = s.exp2_()
+            if prescale != 1.0:
+                p.mul_(prescale)
+            exact = p.sum(-1, keepdim=True) if spec.row_sum == "exact" or spec.p is None else None
+            if spec.p is not None:
+                quantise_tile_(p, spec.p, scratch)
+        own = exact if exact is not None else p.sum(-1, keepdim=True)
+        l = l.mul_(alpha).add_(own)  # noqa: E741
+        o.mul_(alpha).baddbmm_(p, v[:, keys])
+        if mean is not None:
+            o.addcmul_(own, mean[:, start // ROWS, None, :])
+    # Rows whose maximum is NaN are NaN: the integer codes of ExpCast would hide it.
+    return o.div_(l).masked_fill_(m.isnan(), float("nan"))

@@ -1,0 +1,203 @@
+"""V-Smooth: group tokens so that V is alike inside blocks of 128, and quantise what is left of their means.
+
+Source: VC-Attention, arXiv:2609.15810, section 3. The grouping itself is a choice, since the paper publishes none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+from mxbench.attention.site import Site
+from mxbench.attention.spec import VSmooth
+from mxbench.errors import UserError
+from mxbench.formats.block import quantise
+from mxbench.formats.groups import ROWS
+from mxbench.formats.quantizer import Quantizer
+
+__all__ = ["GroupingState", "SmoothedValue", "active_steps", "arrange", "lloyd", "smooth_value"]
+
+CUBE = (2, 8, 8)
+_CHUNK = 1 << 26  # distances held at once
+
+
+@dataclass(slots=True)
+class _Grouping:
+    order: torch.Tensor  # int64 [B,H,N]
+    centres: torch.Tensor | None  # FP32 [B,H,k,D]
+
+
+@dataclass(slots=True)
+class GroupingState:
+    """Groupings that outlive a call; one object a render, owned by whoever runs the denoising loop.
+
+    A grouping belongs to an (expert, layer, kind, guidance branch, shape) and is dropped at step 0.
+    """
+
+    groupings: dict[Hashable, _Grouping] = field(default_factory=dict)
+
+
+def active_steps(smooth: VSmooth, n_steps: int) -> list[int]:
+    """The steps in which grouping and means are active, ascending.
+
+    ``leading``: the first ceil(window·T). ``uniform``: as many, the i-th at floor(i·T/n). ``every``: all. A grouping is
+    made anew at every ``refresh``-th active step (at each one for ``every``).
+    """
+    if smooth.placement == "every":
+        return list(range(n_steps))
+    n = math.ceil(smooth.window * n_steps)
+    if smooth.placement == "leading":
+        return list(range(n))
+    return [i * n_steps // n for i in range(n)]
+
+
+def arrange(
+    v: torch.Tensor,
+    smooth: VSmooth,
+    site: Site | None,
+    state: GroupingState | None,
+    tag: Hashable = None,
+) -> tuple[torch.Tensor | None, bool]:
+    """The order of the tokens at this site, and whether block means are subtracted here.
+
+    Args:
+        v: FP32 ``[B,H,N,D]`` in token order.
+        smooth: the fields of the method.
+        site: None groups afresh, with means.
+        state: where groupings are kept between calls; needed with a site.
+        tag: tells calls of one site apart (the batch element, under a key mask).
+
+    Returns:
+        int64 ``[B,H,N]`` such that ``v[order]`` is the new order, or None for the order as it is; and the flag.
+    """
+    if site is None:
+        return _group(v, smooth, None, None).order, True
+    if state is None:
+        raise UserError("V-Smooth at a site keeps its grouping from step to step", "pass a GroupingState as state")
+    key = (site.expert, site.layer, site.kind, site.branch, tuple(v.shape), tag)
+    if site.step == 0:
+        state.groupings.pop(key, None)
+    steps = active_steps(smooth, site.n_steps)
+    known = state.groupings.get(key)
+    if site.step not in steps:
+        return (known.order if known is not None else None), False
+    refresh = 1 if smooth.placement == "every" else smooth.refresh
+    if known is None or steps.index(site.step) % refresh == 0:
+        known = _group(v, smooth, site.grid, known.centres if known is not None else None)
+        state.groupings[key] = known
+    return known.order, True
+
+
+def _group(
+    v: torch.Tensor, smooth: VSmooth, grid: tuple[int, int, int] | None, centres: torch.Tensor | None
+) -> _Grouping:
+    """Order the video tokens; text tokens of joint attention stay behind them in their order."""
+    b, h, n, _ = v.shape
+    video = min(n, math.prod(grid)) if grid is not None else n
+    if smooth.layout == "cluster":
+        labels, centres = lloyd(v[..., :video, :], smooth.clusters, smooth.iterations, centres)
+        order = labels.argsort(dim=-1, stable=True)
+    else:
+        if smooth.layout == "cube":
+            if grid is None:
+                raise UserError(
+                    "the cube layout needs the latent grid", "call it through attach(), or pass a site with a grid"
+                )
+            order = _cube_order(grid)[:video].to(v.device)
+        else:
+            order = torch.arange(video, device=v.device)
+        order, centres = order.expand(b, h, video), None
+    tail = torch.arange(video, n, device=v.device).expand(b, h, n - video)
+    return _Grouping(torch.cat([order, tail], dim=-1), centres)
+
+
+def _cube_order(grid: tuple[int, int, int]) -> torch.Tensor:
+    """Tokens by their 2×8×8 cube, ragged at the edges: raster order of cubes, and inside a cube."""
+    f, h, w = (torch.arange(size) for size in grid)
+    cells = torch.cartesian_prod(f, h, w)
+    cube = cells // torch.tensor(CUBE)
+    counts = [-(-size // edge) for size, edge in zip(grid, CUBE, strict=True)]
+    rank = (cube[:, 0] * counts[1] + cube[:, 1]) * counts[2] + cube[:, 2]
+    return rank.argsort(stable=True)
+
+
+def lloyd(
+    v: torch.Tensor, clusters: int, iterations: int, centres: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lloyd's algorithm on the rows of V, per (batch, head), in FP32.
+
+    Starts at rows floor(i·(N-1)/(k-1)) unless centres are given; assigns and updates ``iterations`` times, then assigns
+    once more. Ties go to the lowest label; an empty cluster keeps its centre.
+
+    Args:
+        v: FP32 ``[B,H,N,D]``.
+        clusters: k is ``min(clusters, N)``.
+        iterations: rounds of assign and update.
+        centres: FP32 ``[B,H,k,D]`` to start from.
+
+    Returns:
+        int64 labels ``[B,H,N]`` and FP32 centres ``[B,H,k,D]``.
+    """
+    b, h, n, d = v.shape
+    k = min(clusters, n)
+    if centres is None:
+        start = [i * (n - 1) // max(k - 1, 1) for i in range(k)]
+        centres = v[:, :, start, :]
+    flat, points = centres.reshape(b * h, k, d), v.reshape(b * h, n, d)
+    labels = torch.empty(b * h, n, dtype=torch.int64, device=v.device)
+    moved = torch.empty_like(flat)
+    chunk = max(1, _CHUNK // (n * k))
+    for lo in range(0, b * h, chunk):
+        x, c = points[lo : lo + chunk], flat[lo : lo + chunk]
+        for _ in range(iterations):
+            member = torch.nn.functional.one_hot(_nearest(x, c), k).to(x.dtype).transpose(-1, -2)
+            count = member.sum(-1, keepdim=True)
+            c = torch.where(count > 0, member @ x / count.clamp(min=1.0), c)
+        labels[lo : lo + chunk], moved[lo : lo + chunk] = _nearest(x, c), c
+    return labels.view(b, h, n), moved.view(b, h, k, d)
+
+
+def _nearest(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Label of the nearest centre: |x - c|² less the |x|² that all centres share."""
+    return torch.baddbmm(c.square().sum(-1)[:, None, :], x, c.transpose(-1, -2), alpha=-2.0).argmin(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedValue:
+    """V as the tiles see it: V ≈ residual + mean of its block.
+
+    Attributes:
+        residual: FP32 ``[B,H,N,D]``, quantised and dequantised.
+        mean: FP32 ``[B,H,ceil(N/128),D]`` as stored (BF16, divided by the channel scale for 8-bit formats), or None.
+    """
+
+    residual: torch.Tensor
+    mean: torch.Tensor | None
+
+
+def smooth_value(v: torch.Tensor, quantizer: Quantizer | None, *, means: bool) -> SmoothedValue:
+    """Quantise V, without the means of its blocks of 128 rows where ``means`` asks for it.
+
+    Args:
+        v: FP32 ``[B,H,N,D]`` in the method's order.
+        quantizer: None keeps V exact, and then there is no mean to set apart.
+        means: subtract block means.
+    """
+    if quantizer is None:
+        return SmoothedValue(v, None)
+    if not means:
+        return SmoothedValue(quantise(v, quantizer, axis=-2, role="v").dequantise(), None)
+    n = v.shape[-2]
+    blocks = torch.nn.functional.pad(v, (0, 0, 0, -n % ROWS)).unflatten(-2, (-1, ROWS))
+    counts = torch.full((blocks.shape[-3],), float(ROWS), device=v.device)
+    counts[-1] = n - ROWS * (len(counts) - 1)
+    mean = blocks.sum(-2) / counts[:, None]
+    residual = quantise((blocks - mean[..., None, :]).flatten(-3, -2)[..., :n, :], quantizer, axis=-2, role="v")
+    if quantizer.form.block is None:  # one scale a channel: the means are stored divided by it
+        mean = (mean / residual.scale).bfloat16().float() * residual.scale
+    else:
+        mean = mean.bfloat16().float()
+    return SmoothedValue(residual.dequantise(), mean)

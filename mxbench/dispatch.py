@@ -1,0 +1,100 @@
+"""``attend``: the one entry from a method to the code that computes it. It never falls back."""
+
+from __future__ import annotations
+
+import torch
+
+from mxbench.attention.methods import Method
+from mxbench.attention.reference import reference
+from mxbench.attention.site import Site
+from mxbench.attention.spec import AttentionSpec
+from mxbench.attention.value import GroupingState
+from mxbench.errors import UserError, unknown_name
+from mxbench.kernels import EXACT, supports
+
+__all__ = ["IMPLS", "attend", "default_impl", "unsupported"]
+
+IMPLS: dict[str, str] = {
+    "reference": "the tiled reference in plain torch, on any device",
+    **{name: f"exact attention by {kernel.label}" for name, kernel in EXACT.items()},
+}
+
+
+def default_impl(spec: AttentionSpec) -> str:
+    """What ``auto`` stands for: torch SDPA for a method that quantises nothing, the reference for the others."""
+    return "reference" if spec.canonical().quantised else "sdpa"
+
+
+def unsupported(spec: AttentionSpec, impl: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why ``impl`` cannot compute ``spec`` there, in a clause; None where it can.
+
+    Raises:
+        UserError: no such implementation.
+    """
+    if impl not in IMPLS:
+        raise unknown_name("impl", impl, [*IMPLS, "auto"])
+    return None if impl == "reference" else supports(spec, impl, device, dtype)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: AttentionSpec | Method,
+    *,
+    impl: str = "auto",
+    key_mask: torch.Tensor | None = None,
+    site: Site | None = None,
+    state: GroupingState | None = None,
+) -> torch.Tensor:
+    """Attention by a method.
+
+    Args:
+        q: ``[B,H,Nq,D]``, any strides, float16, bfloat16 or float32; never written to.
+        k: ``[B,H,Nk,D]``, same dtype and device.
+        v: ``[B,H,Nk,Dv]``, same dtype and device.
+        spec: an ``AttentionSpec``, or an entry of ``METHODS``.
+        impl: a name in ``IMPLS``, or ``auto`` (see ``default_impl``).
+        key_mask: bool ``[B,Nk]``, True for real keys.
+        site: where in a render the call happens; without it a method with state groups afresh.
+        state: the render's groupings, for methods with state at a site.
+
+    Returns:
+        ``[B,H,Nq,Dv]`` in q's dtype.
+
+    Raises:
+        UserError: operands that do not fit together, or an implementation that cannot compute the method there.
+    """
+    if isinstance(spec, Method):
+        spec = spec.spec
+    _check(q, k, v, key_mask)
+    if impl == "auto":
+        impl = default_impl(spec)
+    reason = unsupported(spec, impl, q.device, q.dtype)
+    if reason is not None:
+        raise UserError(f"impl {impl!r} cannot run here: {reason}", "use impl 'reference', which computes every method")
+    if impl == "reference":
+        return reference(q, k, v, spec, key_mask=key_mask, site=site, state=state)
+    return EXACT[impl].run(q, k, v, key_mask)
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> None:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if any(t.dim() != 4 for t in (q, k, v)) or not (
+        q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]
+    ):
+        raise UserError(f"operands do not fit together: {shapes}", "pass q [B,H,Nq,D], k [B,H,Nk,D] and v [B,H,Nk,D]")
+    if min(k.shape[-2], q.shape[-2], q.shape[-1]) < 1:
+        raise UserError(f"an operand is empty: {shapes}", "pass at least one query, one key and one channel")
+    if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
+        raise UserError(
+            f"operands differ: {q.dtype} on {q.device}, {k.dtype} on {k.device}, {v.dtype} on {v.device}",
+            "bring them to one dtype and device",
+        )
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise UserError(f"operands are {q.dtype}", "use float16, bfloat16 or float32")
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2])):
+        raise UserError(
+            f"key_mask is {key_mask.dtype} {tuple(key_mask.shape)}",
+            f"pass a bool mask of shape ({k.shape[0]}, {k.shape[-2]}), True for real keys",
+        )

@@ -1,0 +1,1 @@
+"""Number formats: elements, shared scales, and the block formats made of both."""
