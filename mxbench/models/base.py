@@ -1,0 +1,138 @@
+"""The protocol of a video model, and what a model family tells the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from mxbench.policy import Schedule
+
+__all__ = ["AttentionSite", "Family", "ModelFacts", "Render", "Sampling", "VideoModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a clip is sampled; all of it is part of a cell's identity.
+
+    Attributes:
+        height: pixels.
+        width: pixels.
+        frames: number of frames, 4k + 1 for the Wan VAE.
+        fps: frames per second of the clip.
+        steps: denoising steps.
+        guidance: classifier-free guidance scale of each expert.
+        negative_prompt: of the unconditional branch.
+        max_sequence_length: text tokens, padded or cut to this.
+    """
+
+    height: int
+    width: int
+    frames: int
+    fps: int
+    steps: int
+    guidance: tuple[float, ...]
+    negative_prompt: str = ""
+    max_sequence_length: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """One rendered clip.
+
+    Attributes:
+        frames: uint8 ``[F,H,W,3]`` RGB.
+        latents: FP32 final latents ``[C,F',H',W']``.
+        fps: of the clip.
+        denoise_s: seconds from the call to the last denoising step, text encoding included.
+        decode_s: seconds of VAE decoding.
+        calls: attention calls that the method computed.
+        nonfinite_calls: those among them that were handed a NaN or an infinity.
+    """
+
+    frames: np.ndarray
+    latents: np.ndarray
+    fps: Fraction
+    denoise_s: float
+    decode_s: float
+    calls: int
+    nonfinite_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before it is loaded.
+
+    Attributes:
+        weights: what the weights are, as tables print it, such as ``random weights, seed 0``.
+        identity: everything about the model that changes pixels: architecture, weights, revision.
+        n_layers: DiT blocks of a transformer.
+        n_experts: transformers.
+        device: where it runs, as torch names it.
+        dtype: of its activations, as torch names it.
+        sampling: how it samples unless a recipe says otherwise.
+    """
+
+    weights: str
+    identity: Mapping[str, Any]
+    n_layers: int
+    n_experts: int
+    device: str
+    dtype: str
+    sampling: Sampling
+
+
+class VideoModel(Protocol):
+    """A loaded model that renders prompts; its class carries ``FACTS``."""
+
+    def render(
+        self,
+        prompt: str,
+        seed: int,
+        sampling: Sampling,
+        schedule: Schedule,
+        impl: str,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> Render:
+        """Render one prompt; ``on_step(done, total)`` is called after each denoising step."""
+        ...
+
+    def self_test(self) -> None:
+        """See that the seam with an identity kernel changes no bit of the model's output.
+
+        Raises:
+            UserError: it does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSite:
+    """An attention module of a transformer: its layer, its kind, and the module whose processor dispatches."""
+
+    layer: int
+    kind: str
+    module: torch.nn.Module
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the seam knows of a model family.
+
+    Attributes:
+        name: of the family.
+        pipelines: names of the diffusers pipeline classes.
+        experts: attributes of the pipeline that hold its transformers, in the order of their index.
+        sites: the attention modules of a transformer; text refiners are left out.
+        grid: latent grid in tokens of a transformer call, from its keyword arguments.
+    """
+
+    name: str
+    pipelines: tuple[str, ...]
+    experts: tuple[str, ...]
+    sites: Callable[[Any], Sequence[AttentionSite]]
+    grid: Callable[[Any, dict[str, Any]], tuple[int, int, int]]

@@ -1,0 +1,143 @@
+"""Render a prompt with a diffusers pipeline, and prove that the seam by itself changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from mxbench.errors import CellFailed, UserError
+from mxbench.models.attach import attach, family_of
+from mxbench.models.base import Render, Sampling
+from mxbench.policy import Schedule
+from mxbench.video import to_uint8
+
+__all__ = ["PipelineModel"]
+
+
+class PipelineModel:
+    """The parts of ``VideoModel`` that every diffusers pipeline of a known family shares."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self.family = family_of(pipe)
+
+    def _arguments(self, sampling: Sampling) -> dict[str, Any]:
+        """Sampling in the pipeline's own words."""
+        high, low = (*sampling.guidance, None)[:2]
+        return {
+            "height": sampling.height,
+            "width": sampling.width,
+            "num_frames": sampling.frames,
+            "num_inference_steps": sampling.steps,
+            "guidance_scale": high,
+            "guidance_scale_2": low,
+            "negative_prompt": sampling.negative_prompt,
+            "max_sequence_length": sampling.max_sequence_length,
+        }
+
+    def render(
+        self,
+        prompt: str,
+        seed: int,
+        sampling: Sampling,
+        schedule: Schedule,
+        impl: str,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> Render:
+        """Render one prompt; see ``VideoModel.render``.
+
+        Raises:
+            CellFailed: frames that are no numbers, or attention calls that did not come.
+            UserError: what the seam refuses.
+        """
+        latents: list[torch.Tensor] = []
+        ends: list[float] = []
+        sick: list[int] = []
+
+        def after_step(_pipe: Any, step: int, _timestep: Any, state: dict[str, Any]) -> dict[str, Any]:
+            latents[:] = [state["latents"]]
+            ends.append(time.perf_counter())
+            if not sick and not bool(torch.isfinite(state["latents"]).all()):
+                sick.append(step)
+            if on_step is not None:
+                on_step(step + 1, sampling.steps)
+            return state
+
+        begun = time.perf_counter()
+        with attach(self.pipe, schedule, impl=impl) as seam:
+            video = self.pipe(
+                prompt,
+                **self._arguments(sampling),
+                generator=torch.Generator("cpu").manual_seed(seed),
+                output_type="np",
+                callback_on_step_end=after_step,
+            ).frames[0]
+        done = time.perf_counter()
+        self._check_calls(seam, schedule, sampling)
+        if sick:
+            raise CellFailed(f"NaN or infinity in the latents from step {sick[0]}")
+        return Render(
+            frames=to_uint8(np.asarray(video)),
+            latents=latents[0][0].float().cpu().numpy(),
+            fps=Fraction(sampling.fps),
+            denoise_s=ends[-1] - begun,
+            decode_s=done - ends[-1],
+            calls=sum(seam.calls.values()),
+            nonfinite_calls=seam.nonfinite,
+        )
+
+    def _check_calls(self, seam: attach, schedule: Schedule, sampling: Sampling) -> None:
+        """Every step must have computed every site that the schedule names, once a guidance branch."""
+        steps = {step for _, _, _, step, _ in seam.calls}
+        for rule in schedule.rules:
+            wanted = rule.steps.indices(sampling.steps)
+            if rule.experts.items is None and not wanted <= steps:
+                raise CellFailed(f"attention of step {min(wanted - steps)} never came through the seam")
+        if any(count != 1 for count in seam.calls.values()):
+            raise CellFailed("an attention site was computed twice in one forward")
+
+    def self_test(self) -> None:
+        """One small forward of each expert with and without the seam, bit for bit.
+
+        Raises:
+            UserError: they differ, so every table of this run would be about the seam and not about a method.
+        """
+        from mxbench.models import backend
+
+        def identity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+            return backend.stock(*(t.transpose(1, 2) for t in (q, k, v)), plain).transpose(1, 2)
+
+        for name in self.family.experts:
+            expert = getattr(self.pipe, name, None)
+            if expert is None:
+                continue
+            inputs = _small_inputs(expert)
+            with torch.no_grad():
+                plain = expert(**inputs)[0]
+                with attach(self.pipe, identity):
+                    seamed = expert(**inputs)[0]
+            if not torch.equal(plain, seamed):
+                worst = float((plain - seamed).abs().max())
+                raise UserError(
+                    f"the seam changes the output of {name} by {worst:.2g} with an identity kernel",
+                    "report this with the output of `mxbench doctor`; no table can be trusted here",
+                )
+
+
+def _small_inputs(transformer: Any) -> dict[str, Any]:
+    config, generator = transformer.config, torch.Generator("cpu").manual_seed(0)
+    weight = transformer.proj_out.weight
+    make = {"generator": generator, "dtype": torch.float32}
+    edge = [4 * p for p in config.patch_size[1:]]
+    return {
+        "hidden_states": torch.randn(1, config.in_channels, 2 * config.patch_size[0], *edge, **make).to(weight),
+        "timestep": torch.tensor([500], device=weight.device),
+        "encoder_hidden_states": torch.randn(1, 8, config.text_dim, **make).to(weight),
+        "return_dict": False,
+    }

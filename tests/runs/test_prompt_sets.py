@@ -1,0 +1,99 @@
+"""Our own prompt sets are what prompts/README.md says of them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mxbench.runs.prompts import BUILT_IN, load_with_notes
+
+FOLDER = Path(__file__).resolve().parents[2] / "prompts"
+SIZES = {"smoke": 2, "nano": 16, "general": 64}
+AXES = ["subject", "style", "motion", "camera", "scene"]
+STYLE_WORDS = {"photo": "photorealistic", **{s: s for s in ("anime", "watercolour", "macro", "drone")}}
+CAMERA_WORDS = {
+    "static": "static camera",
+    "pan": r"\bpans?\b",
+    "tilt": r"\btilts\b",
+    "push-in": r"\bpush(es)? in\b",
+    "pull-back": r"\bpulls back\b",
+    "tracking": r"\btracks\b",
+    "orbit": r"\borbits\b",
+    "handheld": r"\bhandheld\b",
+}
+OBJECT = (
+    r"a (small|large) (\w+) (circle|square|triangle) (moves (?:left|right|up|down)|turns|grows|shrinks|stays still)"
+)
+
+
+@pytest.fixture(scope="module")
+def tags() -> list[dict[str, str]]:
+    with (FOLDER / "general.tags.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(heading: str) -> dict[str, str]:
+    """The rows ``axis: counts`` of the README's table under a heading."""
+    part = (FOLDER / "README.md").read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| (\w+) \| (.+) \|$", part, re.MULTILINE))
+    return {axis: counts for axis, counts in rows.items() if axis != "axis"}
+
+
+def counts(values) -> str:
+    return ", ".join(f"{value} {count}" for value, count in sorted(Counter(values).items()))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_set_is_clean(name):
+    got = load_with_notes(name)
+    assert len(got.prompts) == SIZES[name]
+    assert got.notes == ()
+    assert (FOLDER / f"{name}.txt").read_text(encoding="utf-8") == "".join(f"{p.text}\n" for p in got.prompts)
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | {SIZES[name]} |" in readme
+
+
+def test_every_prompt_of_general_has_its_tags(tags):
+    assert list(tags[0]) == ["id", *AXES]
+    assert [row["id"] for row in tags] == [p.id for p in load_with_notes("general").prompts]
+
+
+def test_general_says_its_style_and_camera_in_words(tags):
+    for row, prompt in zip(tags, load_with_notes("general").prompts, strict=True):
+        text = prompt.text.lower()
+        assert [s for s, word in STYLE_WORDS.items() if word in text] == [row["style"]], text
+        assert re.search(CAMERA_WORDS[row["camera"]], text), (row, text)
+
+
+def test_general_is_balanced_as_the_readme_counts(tags):
+    assert table("How `general` is balanced") == {axis: counts(row[axis] for row in tags) for axis in AXES}
+    for axis in AXES:
+        numbers = Counter(row[axis] for row in tags).values()
+        assert max(numbers) - min(numbers) <= 1, axis
+
+
+@pytest.mark.parametrize("start", [0, 16, 32, 48])
+def test_every_16_prompts_of_general_show_every_value(tags, start):
+    for axis in AXES:
+        assert {row[axis] for row in tags[start : start + 16]} == {row[axis] for row in tags}, axis
+
+
+@pytest.mark.parametrize("name", ["smoke", "nano"])
+def test_shape_prompts_keep_to_their_grammar_and_are_visible(name):
+    for prompt in load_with_notes(name).prompts:
+        match = re.fullmatch(rf"{OBJECT}(?: and {OBJECT})? over a (\w+) background", prompt.text)
+        assert match, prompt.text
+        assert match[9] not in (match[2], match[6]), f"invisible on its background: {prompt.text}"
+
+
+def test_nano_is_balanced_as_the_readme_counts():
+    lines = [p.text for p in load_with_notes("nano").prompts]
+    objects = [found for line in lines for found in re.findall(OBJECT, line)]
+    assert len(objects) == 20
+    backgrounds = [line.split()[-2] for line in lines]
+    found = {axis: counts(o[i] for o in objects) for i, axis in enumerate(["size", "colour", "shape", "motion"])}
+    assert table("How `nano` is balanced") == {**found, "background": counts(backgrounds)}
