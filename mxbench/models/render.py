@@ -111,7 +111,7 @@ class PipelineModel:
 
         def identity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
-            return backend.stock(*(t.transpose(1, 2) for t in (q, k, v)), plain).transpose(1, 2)
+            return backend.stock(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), plain).transpose(1, 2)
 
         for name in self.family.experts:
             expert = getattr(self.pipe, name, None)
@@ -133,11 +133,10 @@ class PipelineModel:
 def _small_inputs(transformer: Any) -> dict[str, Any]:
     config, generator = transformer.config, torch.Generator("cpu").manual_seed(0)
     weight = transformer.proj_out.weight
-    make = {"generator": generator, "dtype": torch.float32}
-    edge = [4 * p for p in config.patch_size[1:]]
+    shape = [1, config.in_channels, *(n * p for n, p in zip((2, 4, 4), config.patch_size, strict=True))]
     return {
-        "hidden_states": torch.randn(1, config.in_channels, 2 * config.patch_size[0], *edge, **make).to(weight),
+        "hidden_states": torch.randn(shape, generator=generator).to(weight),
         "timestep": torch.tensor([500], device=weight.device),
-        "encoder_hidden_states": torch.randn(1, 8, config.text_dim, **make).to(weight),
+        "encoder_hidden_states": torch.randn(1, 8, config.text_dim, generator=generator).to(weight),
         "return_dict": False,
     }

@@ -1,0 +1,71 @@
+"""What ``run`` and ``ablate`` share: from fields and options to a finished table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from mxbench.cli.main import PROCESS_START
+from mxbench.cli.progress import Lines, Live, Silent, show_grid
+from mxbench.report.load import write_reports
+from mxbench.runs.plan import expand
+from mxbench.runs.recipe import parse
+from mxbench.runs.runner import run
+from mxbench.runs.store import Store
+
+__all__ = ["launch"]
+
+
+def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
+    """Run a recipe and print its table.
+
+    Args:
+        fields: of the recipe, before the command line's.
+        name: of the results folder and of the plan in it.
+        options: of the command line.
+
+    Returns:
+        The exit code.
+    """
+    for key in ("model", "prompts", "limit", "seeds", "impl"):
+        if options.get(key) is not None:
+            fields[key] = options[key]
+    if options.get("metrics"):
+        fields["metrics"] = list(options["metrics"])
+    if options.get("steps") is not None:
+        fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
+    fields.setdefault("title", f"mxbench: {name}")
+    plan = expand(parse(fields))
+    out = Path(options["out"] or Path("results") / name)
+    console = Console(stderr=True)
+    if options["dry_run"]:
+        show_grid(plan, Store(out) if (out / "plans").is_dir() else None, Console(), out)
+        return 0
+    store = Store(out, create=True)
+    store.put_plan(name, plan.to_dict())
+    if options["quiet"]:
+        outcome = run(plan, store, Silent(), process_start=PROCESS_START)
+    else:
+        show_grid(plan, store, console, out)
+        observer = Live(console, plan, store) if console.is_terminal else Lines(console, plan, store)
+        with observer:
+            outcome = run(plan, store, observer, process_start=PROCESS_START)
+    paths = write_reports(store, name, Console(), brief=True)
+    times = outcome.times
+    if times.cells and not options["quiet"]:
+        console.print(
+            f"{outcome.rendered} rendered, {outcome.kept} kept; start-up {times.startup_s:.1f} s, then denoising "
+            f"{times.denoise_s:.1f} s, decoding {times.decode_s:.1f} s, everything else {times.harness_s:.1f} s "
+            f"({times.harness_s / times.cells:.2f} s a cell)",
+            highlight=False,
+        )
+    click.echo("Written: " + ", ".join(str(path) for path in paths), err=True)
+    unsupported = [row for row in plan.rows if row.unsupported is not None]
+    for key, reason in dict.fromkeys(outcome.failed):
+        click.echo(f"mxbench: {key}: {reason}", err=True)
+    if outcome.stopped is not None:
+        click.echo(f"mxbench: {outcome.stopped}", err=True)
+    return 1 if outcome.failed or outcome.stopped or unsupported else 0

@@ -1,0 +1,98 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from mxbench.errors import UserError
+
+__all__ = ["echo_json", "json_option", "out_option", "recipe_of", "run_options"]
+
+
+def _complete(names: Callable[[], list[str]]) -> Callable[[Any, Any, str], list[CompletionItem]]:
+    def complete(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _methods() -> list[str]:
+    from mxbench.attention.methods import METHODS
+
+    return list(METHODS)
+
+
+def _models() -> list[str]:
+    from mxbench.models import MODELS
+
+    return list(MODELS)
+
+
+def _metrics() -> list[str]:
+    from mxbench.metrics import METRICS
+
+    return list(METRICS)
+
+
+_RUN_OPTIONS = [
+    click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
+    click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
+    click.option("-p", "--prompts", metavar="FILE", help="Prompt set: smoke, nano, general, vbench, or a file."),
+    click.option("-n", "--limit", type=int, metavar="N", help="Only the first N prompts."),
+    click.option("-s", "--seeds", type=int, metavar="N", help="Seeds per prompt, counted from 0 (default: 1)."),
+    click.option("--steps", type=int, metavar="N", help="Denoising steps (default: the model's)."),
+    click.option(
+        "-M", "--metric", "metrics", multiple=True, metavar="NAME", shell_complete=_complete(_metrics),
+        help="A metric; may be repeated (default: the recipe's).",
+    ),
+    click.option("-i", "--impl", metavar="NAME", help="What computes the methods: auto, reference, sdpa, cudnn."),
+    click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),
+    click.option("--dry-run", is_flag=True, help="Print the grid and stop."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),
+]  # fmt: skip
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of ``run`` and ``ablate``."""
+    for option in reversed(_RUN_OPTIONS):
+        function = option(function)
+    return function
+
+
+method_option = click.option(
+    "-a", "--method", "methods", multiple=True, metavar="NAME", shell_complete=_complete(_methods),
+    help="An attention method; may be repeated.",
+)  # fmt: skip
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+out_option = click.option("-o", "--out", metavar="FILE", help="Write to a file instead.")
+
+
+def echo_json(data: Any) -> None:
+    """Print data as JSON, legal and readable."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def recipe_of(recipe_file: str | None) -> tuple[dict[str, Any], str]:
+    """The fields of a recipe file (or of a recipe in recipes/ by name), and what its results are called."""
+    from mxbench.runs import recipe
+
+    if recipe_file is None:
+        return {}, "run"
+    path = Path(recipe_file)
+    if not path.is_file():
+        known = recipe.recipe_files()
+        if recipe_file not in known:
+            from mxbench.errors import unknown_name
+
+            if path.suffix or "/" in recipe_file:
+                raise UserError(f"there is no recipe {recipe_file}", "see `mxbench list recipes`, or pass a path")
+            raise unknown_name("recipe", recipe_file, known, hint="mxbench list recipes")
+        path = known[recipe_file]
+    return recipe.load(path).model_dump(exclude_unset=True), path.stem

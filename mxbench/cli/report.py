@@ -1,0 +1,44 @@
+"""``mxbench report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["command"]
+
+_EPILOG = """\b
+Examples:
+  mxbench report results/demo
+  mxbench report results/demo --format csv > demo.csv
+  mxbench report results/demo --published --format md
+  mxbench report results/a results/b"""
+
+
+@click.command("report", epilog=_EPILOG)
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
+@click.option(
+    "-f", "--format", "form", type=click.Choice(["terminal", "md", "csv", "json"]), default="terminal",
+    show_default=True, help="What to print.",
+)  # fmt: skip
+@click.option("-b", "--baseline", metavar="ROW", help="Row that paired differences are taken against.")
+@click.option("--published", is_flag=True, help="Put the papers' figures beside the measured ones.")
+@click.option("-w", "--write", is_flag=True, help="Also write report.md and report.csv into each folder.")
+def command(folders: tuple[str, ...], form: str, baseline: str | None, published: bool, write: bool) -> None:
+    """Write the tables of a results folder.
+
+    Reads what is stored and renders nothing: a table of a run that is still going shows what there is so far.
+    """
+    from rich.console import Console
+
+    from mxbench.report.load import print_report, write_reports
+    from mxbench.runs.store import Store
+
+    stores = [Store(Path(folder)) for folder in folders]
+    for store in stores:
+        for name in store.plans():
+            print_report(store, name, form, Console(), baseline=baseline, published=published)
+            if write:
+                paths = write_reports(store, name, None, baseline=baseline)
+                click.echo("Written: " + ", ".join(map(str, paths)), err=True)

@@ -1,0 +1,124 @@
+"""``mxbench show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mxbench.cli.options import echo_json, json_option
+from mxbench.errors import unknown_name
+
+__all__ = ["command"]
+
+_EPILOG = """\b
+Examples:
+  mxbench show mxattn
+  mxbench show demo
+  mxbench show recipes/demo.yaml --json
+  mxbench show results/demo/cells/0123456789abcdef"""
+
+
+@click.command("show", epilog=_EPILOG)
+@click.argument("what", metavar="NAME_OR_FILE")
+@json_option
+def command(what: str, as_json: bool) -> None:
+    """Show the full expansion of a method, a recipe or a cell.
+
+    A method: every field of its spec, as it is and in canonical form. A recipe: its rows, what computes which layer and
+    step, prompts and cells. A cell (a folder of results/…/cells): all that makes its identity, and its scores.
+    """
+    data = _expand(what)
+    if as_json:
+        echo_json(data)
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110).rstrip())
+
+
+def _expand(what: str) -> dict[str, Any]:
+    from mxbench.attention.methods import METHODS
+    from mxbench.models import MODELS
+    from mxbench.runs import recipe
+
+    path = Path(what)
+    if what in METHODS:
+        return _method(what)
+    if what in MODELS:
+        return _model(what)
+    if (path / "cell.json").is_file():
+        return _cell(path)
+    files = recipe.recipe_files()
+    if path.is_file() or what in files:
+        return _recipe(path if path.is_file() else files[what])
+    raise unknown_name("method, model, recipe or cell", what, [*METHODS, *MODELS, *files], hint="mxbench list methods")
+
+
+def _method(name: str) -> dict[str, Any]:
+    from mxbench.attention.axes import AXES
+    from mxbench.attention.methods import METHODS
+
+    entry = METHODS[name]
+    return {
+        "method": name,
+        "label": entry.label,
+        "source": entry.source,
+        "id": entry.spec.id,
+        "bits": entry.spec.bits,
+        "fields": {axis: value for axis, a in AXES.items() if (value := a.get(entry.spec)) is not None},
+        "spec": _plain(entry.spec.to_dict()),
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from mxbench.models import MODELS, facts
+
+    known = facts(name)
+    return {"model": name, "label": MODELS[name].label, "about": MODELS[name].about, **_plain(asdict(known))}
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    from mxbench.runs.plan import expand
+    from mxbench.runs.recipe import load
+
+    plan = expand(load(path))
+    data = plan.to_dict()
+    for row, planned in zip(data["rows"], plan.rows, strict=True):
+        schedule = planned.entry.schedule
+        row["where"] = [
+            f"layers {rule.layers}, steps {rule.steps}, experts {rule.experts}, {rule.kind}-attention: {rule.use.name}"
+            for rule in schedule.rules
+        ]
+        row["schedule_id"] = schedule.id
+    return {"recipe": str(path), **_plain(data)}
+
+
+def _cell(path: Path) -> dict[str, Any]:
+    from mxbench.runs.files import read_json
+
+    scores = {}
+    for file in sorted((path / "scores").glob("*.json")):
+        score = read_json(file) or {}
+        scores[file.stem] = (
+            score.get("value") if score.get("value") is not None else f"unscored: {score.get('unscored')}"
+        )
+    return {
+        "cell": path.name,
+        "status": read_json(path / "status.json"),
+        "provenance": read_json(path / "provenance.json"),
+        "scores": scores,
+        **(read_json(path / "cell.json") or {}),
+    }
+
+
+def _plain(data: Any) -> Any:
+    """Tuples as lists, so that YAML and JSON print them alike."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return data

@@ -1,0 +1,1 @@
+"""Recipes, cells, the store that keeps them and the runner that fills it."""

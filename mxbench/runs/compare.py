@@ -1,0 +1,125 @@
+"""Score videos of any engine against reference videos, paired by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxbench.errors import UserError
+from mxbench.metrics import METRICS, Score, align, check_pair, metric, score
+from mxbench.video import find_clips, read_clip
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Scores of each pair, and what could not be compared.
+
+    Attributes:
+        metrics: in the order asked for.
+        scores: by the pair's name, then by metric.
+        notes: what ``align`` did, by name.
+        problems: why a clip has no scores, by name.
+    """
+
+    metrics: tuple[str, ...]
+    scores: dict[str, dict[str, Score]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a metric over the clips that have it."""
+        values = [v for each in self.scores.values() if (v := each[name].value) is not None]
+        return sum(values) / len(values) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for programs."""
+        return {
+            "scores": {clip: {n: s.to_json() for n, s in each.items()} for clip, each in self.scores.items()},
+            "means": {name: self.mean(name) for name in self.metrics},
+            "notes": self.notes,
+            "problems": self.problems,
+        }
+
+    def print(self, console: Console) -> None:
+        """A table for people, and the reasons beneath."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("clip", overflow="fold")
+        for name in self.metrics:
+            table.add_column(METRICS[name].label, justify="right")
+        reasons: dict[str, None] = {}
+        for clip, each in self.scores.items():
+            cells = []
+            for name in self.metrics:
+                value, digits = each[name].value, METRICS[name].digits
+                cells.append("unscored" if value is None else f"{value:.{digits}f}")
+                if value is None:
+                    reasons[f"{clip}: {METRICS[name].label} unscored: {each[name].unscored}"] = None
+            table.add_row(clip, *cells)
+        if len(self.scores) > 1:
+            means = [(self.mean(name), METRICS[name].digits) for name in self.metrics]
+            table.add_section()
+            table.add_row(f"mean of {len(self.scores)}", *("–" if m is None else f"{m:.{d}f}" for m, d in means))
+        if self.scores:
+            console.print(table)
+        for line in reasons:
+            console.print(line, highlight=False, markup=False)
+        for clip, note in self.notes.items():
+            console.print(f"{clip}: {note}", highlight=False, markup=False)
+        for clip, problem in self.problems.items():
+            console.print(f"{clip}: not compared: {problem}", highlight=False, markup=False)
+
+
+def compare(videos: str, reference: str, metrics: list[str], *, align: bool = False) -> Comparison:
+    """Score a video against another, or a folder against a folder.
+
+    Args:
+        videos: a file or a folder.
+        reference: likewise; a folder where ``videos`` is one.
+        metrics: names in METRICS.
+        align: cut the longer of a pair to the shorter one.
+
+    Raises:
+        UserError: a path that does not exist, a file against a folder, no pair at all, or an unknown metric.
+    """
+    result = Comparison(tuple(metric(name).name for name in metrics))
+    one, other = Path(videos), Path(reference)
+    for path in (one, other):
+        if not path.exists():
+            raise UserError(f"there is no video or folder {path}", "check the path")
+    if one.is_dir() != other.is_dir():
+        raise UserError(f"{one} and {other} are a folder and a file", "pass two files, or two folders")
+    if one.is_dir():
+        mine, theirs = find_clips(one), find_clips(other)
+        if not mine.keys() & theirs.keys():
+            raise UserError(f"no video in {one} has the name of one in {other}", "name the files of a pair alike")
+        pairs = {name: (path, theirs[name]) for name, path in mine.items() if name in theirs}
+        result.problems.update({n: f"there is no {n} in {other}" for n in mine if n not in theirs})
+        result.problems.update({n: f"there is no {n} in {one}" for n in theirs if n not in mine})
+    else:
+        pairs = {one.name: (one, other)}
+    for name, (path, against) in pairs.items():
+        try:
+            result.scores[name] = _pair(result, name, path, against, cut=align)
+        except UserError as error:
+            result.problems[name] = str(error)
+    return result
+
+
+def _pair(result: Comparison, name: str, path: Path, against: Path, *, cut: bool) -> dict[str, Score]:
+    clip, reference = read_clip(path), read_clip(against)
+    names = (str(path), str(against))
+    if cut:
+        clip, reference, note = align(clip, reference, names)
+        if note is not None:
+            result.notes[name] = note
+    check_pair(clip, reference, names)
+    return score(result.metrics, clip, reference)

@@ -1,0 +1,50 @@
+"""The render environment: whatever changes pixels beside the description of a cell."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+__all__ = ["device_name", "environment"]
+
+
+@cache
+def device_name(device: str) -> str:
+    """What the device calls itself, such as ``AMD EPYC`` or ``NVIDIA H200``."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.lower().startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def environment(device: str, dtype: str) -> dict[str, str]:
+    """Device model, dtype, versions and threads; equal environments render equal bytes.
+
+    Args:
+        device: as torch names it.
+        dtype: of the model's activations.
+    """
+    import torch
+
+    found = {
+        "device": f"{device}: {device_name(device)}",
+        "dtype": dtype,
+        "torch": version("torch"),
+        "diffusers": version("diffusers"),
+        "transformers": version("transformers"),
+        "vae_tiling": "off",
+        "offload": "none",
+    }
+    if device == "cpu":
+        found["capability"] = torch.backends.cpu.get_cpu_capability()
+        found["threads"] = str(torch.get_num_threads())
+    return found

@@ -1,0 +1,244 @@
+"""``Plan``: a recipe expanded into rows and cells, before anything is loaded or rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from mxbench.dispatch import IMPLS, default_impl, unsupported
+from mxbench.errors import UserError, unknown_name
+from mxbench.metrics import metric
+from mxbench.models import facts, model_entry
+from mxbench.models.base import ModelFacts, Sampling
+from mxbench.runs import prompts as prompt_sets
+from mxbench.runs.cell import Cell
+from mxbench.runs.entries import Entry, parse_entry
+from mxbench.runs.environment import environment
+from mxbench.runs.prompts import Prompt
+from mxbench.runs.recipe import Recipe
+
+__all__ = ["Plan", "Row", "Unit", "expand"]
+
+REFERENCE = "fp16"
+FLOOR = "fp16-floor"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table to come.
+
+    Attributes:
+        entry: the method.
+        role: ``reference``, ``noise_floor`` or ``method``.
+        impl: what computes each rule of the schedule.
+        unsupported: why this machine cannot compute it, or None.
+    """
+
+    entry: Entry
+    role: str
+    impl: tuple[str, ...]
+    unsupported: str | None
+
+    @property
+    def key(self) -> str:
+        """The entry's key."""
+        return self.entry.key
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One cell of the grid: a row, a prompt and a seed."""
+
+    row: Row
+    prompt: Prompt
+    seed: int
+    cell: Cell
+    reference: Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a run will do.
+
+    Attributes:
+        recipe: what was asked for.
+        facts: of the model.
+        sampling: the model's own, with the recipe's changes.
+        prompts: each once.
+        seeds: of each prompt.
+        rows: the reference first, then the noise floor, then the methods in the recipe's order.
+        environment: what else changes pixels.
+        notes: what a reader of the prompt file should be told.
+    """
+
+    recipe: Recipe
+    facts: ModelFacts
+    sampling: Sampling
+    prompts: tuple[Prompt, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    environment: dict[str, str]
+    notes: tuple[str, ...]
+
+    def cell(self, row: Row, prompt: Prompt, seed: int) -> Cell:
+        """The cell of a row, a prompt and a seed."""
+        return Cell(
+            model=self.facts.identity,
+            schedule=row.entry.schedule.to_dict(),
+            impl=row.impl,
+            prompt=prompt.text,
+            seed=seed,
+            sampling=asdict(self.sampling),
+            environment=self.environment,
+        )
+
+    def units(self) -> Iterator[Unit]:
+        """The whole grid, prompt by prompt, so that every prompt's reference comes before what is compared with it."""
+        for prompt in self.prompts:
+            for seed in self.seeds:
+                reference = self.cell(self.rows[0], prompt, seed)
+                for row in self.rows:
+                    yield Unit(row, prompt, seed, self.cell(row, prompt, seed), reference)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the store: all that a report needs beside the cells. No paths, no dates."""
+        return {
+            "title": self.recipe.title,
+            "source": self.recipe.source,
+            "model": self.recipe.model,
+            "weights": self.facts.weights,
+            "sampling": asdict(self.sampling),
+            "environment": self.environment,
+            "metrics": list(self.recipe.metrics),
+            "baseline": self.recipe.baseline,
+            "kind": self.recipe.kind,
+            "seeds": list(self.seeds),
+            "prompts": [{"id": prompt.id, "text": prompt.text} for prompt in self.prompts],
+            "rows": [self._row_dict(row) for row in self.rows],
+        }
+
+    def _row_dict(self, row: Row) -> dict[str, Any]:
+        spec = row.entry.schedule.main.spec
+        return {
+            "key": row.key,
+            "label": row.entry.label,
+            "role": row.role,
+            "impl": list(row.impl),
+            "unsupported": row.unsupported,
+            "unverified": row.entry.schedule.unverified,
+            "bits": None if spec is None else spec.bits,
+            "flags": dict(row.entry.flags),
+            "axis": dict(row.entry.axis),
+            "cells": {
+                prompt.id: {str(seed): self.cell(row, prompt, seed).id for seed in self.seeds}
+                for prompt in self.prompts
+            },
+        }
+
+
+def expand(recipe: Recipe) -> Plan:
+    """Expand a recipe.
+
+    Raises:
+        UserError: whatever in it names something that does not exist or cannot work, before any time is spent.
+    """
+    known = facts(recipe.model)
+    sampling = _sampling(recipe, known)
+    loaded = _prompts(recipe)
+    for name in recipe.metrics:
+        metric(name)
+    if not recipe.metrics:
+        raise UserError("the recipe has no metrics", "name at least one, such as psnr")
+    entries = [parse_entry(item) for item in recipe.methods]
+    rows = _rows(recipe, entries, known)
+    for row in rows:
+        row.entry.schedule.check(known.n_layers, sampling.steps, known.n_experts)
+    return Plan(
+        recipe=recipe,
+        facts=known,
+        sampling=sampling,
+        prompts=loaded.prompts,
+        seeds=_seeds(recipe),
+        rows=rows,
+        environment=environment(known.device, known.dtype),
+        notes=loaded.notes,
+    )
+
+
+def _prompts(recipe: Recipe) -> prompt_sets.LoadedPrompts:
+    source = recipe.prompts if recipe.prompts is not None else model_entry(recipe.model).prompts
+    if isinstance(source, str):
+        loaded = prompt_sets.load_with_notes(source)
+    else:
+        if not source:
+            raise UserError("the recipe's list of prompts is empty", "write at least one prompt, or name a set")
+        loaded = prompt_sets.LoadedPrompts(tuple(dict.fromkeys(Prompt(text) for text in source)))
+    if recipe.limit is not None:
+        loaded = replace(loaded, prompts=prompt_sets.limit(loaded.prompts, recipe.limit))
+    return loaded
+
+
+def _seeds(recipe: Recipe) -> tuple[int, ...]:
+    seeds = tuple(range(recipe.seeds)) if isinstance(recipe.seeds, int) else tuple(dict.fromkeys(recipe.seeds))
+    if not seeds or any(not 0 <= seed < 2**63 for seed in seeds):
+        raise UserError(f"seeds: {recipe.seeds} gives no seeds", "use a positive count, or a list of nonnegative seeds")
+    return seeds
+
+
+def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
+    changes = {k: v for k, v in recipe.sampling.model_dump().items() if v is not None}
+    if "guidance" in changes:
+        scales = changes["guidance"] if isinstance(changes["guidance"], list) else [changes["guidance"]]
+        if len(scales) not in (1, known.n_experts):
+            raise UserError(f"guidance has {len(scales)} scales", f"write one, or {known.n_experts}, one an expert")
+        changes["guidance"] = tuple(float(s) for s in (scales * known.n_experts)[: known.n_experts])
+    sampling = replace(known.sampling, **changes)
+    if sampling.frames % 4 != 1:
+        near = max(1, sampling.frames // 4 * 4 + 1)
+        raise UserError(f"{sampling.frames} frames cannot be decoded", f"the VAE takes 4k + 1, such as {near}")
+    for name in ("height", "width"):
+        size = getattr(sampling, name)
+        if size % 16:
+            raise UserError(f"{name} {size} is no multiple of 16", f"use {max(16, size // 16 * 16)}")
+    return sampling
+
+
+def _rows(recipe: Recipe, entries: list[Entry], known: ModelFacts) -> tuple[Row, ...]:
+    keys = [entry.key for entry in entries]
+    for key in keys:
+        if keys.count(key) > 1 or key == FLOOR:
+            raise UserError(f"two methods are called {key!r}", "give one of them another name")
+    reference = next((e for e in entries if e.key == REFERENCE), None) or parse_entry(REFERENCE)
+    if reference.schedule.id != parse_entry(REFERENCE).schedule.id:
+        raise UserError("fp16 is redefined, and every row is compared with it", "give that method another name")
+    rows = [_row(reference, "reference", recipe.reference_impl, known)]
+    if rows[0].unsupported is not None:
+        raise UserError(f"the reference cannot be rendered: {rows[0].unsupported}", "change reference_impl")
+    if recipe.noise_floor is not False:
+        floor = replace(reference, key=FLOOR, label=f"FP16 by the {recipe.noise_floor} kernel")
+        rows.append(_row(floor, "noise_floor", recipe.noise_floor, known))
+        if rows[1].impl == rows[0].impl:
+            raise UserError(
+                f"reference and noise floor are both rendered by {recipe.noise_floor}",
+                f"set noise_floor to another of {', '.join(IMPLS)}, or to false",
+            )
+    rows += [_row(entry, "method", recipe.impl, known) for entry in entries if entry.key != REFERENCE]
+    return tuple(rows)
+
+
+def _row(entry: Entry, role: str, impl: str, known: ModelFacts) -> Row:
+    if impl not in (*IMPLS, "auto"):
+        raise unknown_name("impl", impl, [*IMPLS, "auto"])
+    device, dtype = torch.device(known.device), getattr(torch, known.dtype)
+    names, reasons = [], []
+    for use in entry.schedule.uses:
+        if use.spec is None:
+            names.append("function")
+            continue
+        names.append(default_impl(use.spec) if impl == "auto" else impl)
+        if (reason := unsupported(use.spec, names[-1], device, dtype)) is not None:
+            reasons.append(reason)
+    return Row(entry, role, tuple(names), "; ".join(dict.fromkeys(reasons)) or None)

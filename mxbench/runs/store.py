@@ -1,0 +1,236 @@
+"""``Store``: a results folder. A folder per cell, renamed into place when it is complete; scores beside the frames.
+
+::
+
+    cells/<id>/     cell.json  frames.mkv  latents.safetensors  preview.mp4  provenance.json  scores/  status.json
+    plans/          the recipes that were run here, expanded
+    errors/<id>.json    why a cell has no result yet (tried again by the next run)
+    previews/       the same previews, by prompt and method
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxbench.errors import UserError
+from mxbench.metrics import Score
+from mxbench.runs.cell import Cell
+from mxbench.runs.files import full_disk_named, locked, read_json, replace_folder, write_json, write_text
+from mxbench.video import Clip, read_lossless, write_lossless, write_preview
+
+if TYPE_CHECKING:
+    from mxbench.models.base import Render
+
+__all__ = ["Status", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a cell ended.
+
+    Attributes:
+        state: ``done``, or ``failed`` where the render itself is the finding (black frames, NaN).
+        reason: why it failed; empty when done.
+        nonfinite_calls: attention calls that were handed a NaN or an infinity.
+    """
+
+    state: str
+    reason: str = ""
+    nonfinite_calls: int = 0
+
+
+class Store:
+    """A results folder.
+
+    Args:
+        root: the folder; made with ``create``.
+        create: make it if it is missing. Otherwise it must be a results folder already.
+
+    Raises:
+        UserError: it is no folder, cannot be read or written, or (without ``create``) holds no results.
+    """
+
+    def __init__(self, root: str | Path, *, create: bool = False) -> None:
+        self.root = Path(root)
+        try:
+            if create:
+                self._create()
+            elif not self.root.is_dir():
+                raise UserError(f"there is no results folder {self.root}", "pass the --out of a run, or run one first")
+            list(self.root.iterdir())
+        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+            reason = "it is a file" if self.root.is_file() else (error.strerror or "it cannot be used").lower()
+            raise UserError(f"{self.root} cannot hold results: {reason}", "pass another folder with --out") from None
+        if not create and not (self.root / "plans").is_dir():
+            raise UserError(f"{self.root} holds no results of mxbench", "pass the --out of a run")
+
+    def _create(self) -> None:
+        with full_disk_named(self.root):
+            for name in ("cells", "plans", "errors"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+        probe = self.root / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+
+    # Cells
+
+    def _cell(self, cell_id: str) -> Path:
+        return self.root / "cells" / cell_id
+
+    def status(self, cell_id: str) -> Status | None:
+        """How the cell ended; None where it has not (a damaged folder counts as none)."""
+        data = read_json(self._cell(cell_id) / "status.json")
+        if not isinstance(data, dict) or data.get("state") not in ("done", "failed"):
+            return None
+        if data["state"] == "done" and not (self._cell(cell_id) / "frames.mkv").is_file():
+            return None
+        return Status(data["state"], data.get("reason", ""), data.get("nonfinite_calls", 0))
+
+    @contextlib.contextmanager
+    def claim(self, cell_id: str, *, wait: bool) -> Iterator[bool]:
+        """Hold a cell against other runs in the same folder; yields whether it is held."""
+        with locked(self.root / ".locks" / cell_id, wait=wait) as held:
+            yield held
+
+    def put(self, cell: Cell, render: Render, provenance: Mapping[str, Any], sick: str | None) -> None:
+        """Keep a render: frames, final latents, preview, description; its status last.
+
+        Args:
+            cell: what was rendered. The caller holds its claim.
+            render: the clip.
+            provenance: dates, times and durations.
+            sick: what is wrong with the clip; it is kept all the same, as a failed cell.
+
+        Raises:
+            DiskFull: no room; nothing of the cell is left behind.
+        """
+        from safetensors.numpy import save_file
+
+        def fill(folder: Path) -> None:
+            write_lossless(folder / "frames.mkv", render.frames, render.fps)
+            write_preview(folder / "preview.mp4", render.frames, render.fps)
+            save_file({"latents": render.latents}, folder / "latents.safetensors")
+            digest = hashlib.sha256((folder / "frames.mkv").read_bytes()).hexdigest()
+            self._describe(folder, cell, provenance)
+            status = {"state": "failed" if sick else "done", "reason": sick or "", "frames_sha256": digest}
+            write_json(folder / "status.json", status | {"nonfinite_calls": render.nonfinite_calls})
+
+        self._put(cell, fill)
+
+    def put_failed(self, cell: Cell, reason: str, provenance: Mapping[str, Any]) -> None:
+        """Keep the finding that a cell renders nothing usable."""
+
+        def fill(folder: Path) -> None:
+            self._describe(folder, cell, provenance)
+            write_json(folder / "status.json", {"state": "failed", "reason": reason})
+
+        self._put(cell, fill)
+
+    def _describe(self, folder: Path, cell: Cell, provenance: Mapping[str, Any]) -> None:
+        write_json(folder / "cell.json", cell.describe())
+        write_json(folder / "provenance.json", dict(provenance))
+
+    def _put(self, cell: Cell, fill: Any) -> None:
+        target = self._cell(cell.id)
+        fresh = target.with_name(f".{cell.id}.tmp")
+        shutil.rmtree(fresh, ignore_errors=True)  # of a run that was killed; the claim says nobody else is at it
+        try:
+            with full_disk_named(target):
+                fresh.mkdir(parents=True)
+                fill(fresh)
+            replace_folder(fresh, target)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        (self.root / "errors" / f"{cell.id}.json").unlink(missing_ok=True)
+
+    def describe(self, cell_id: str) -> dict[str, Any] | None:
+        """The canonical description of a stored cell."""
+        data = read_json(self._cell(cell_id) / "cell.json")
+        return data if isinstance(data, dict) else None
+
+    def cell_ids(self) -> list[str]:
+        """Ids of all stored cells."""
+        return sorted(p.name for p in (self.root / "cells").glob("*") if re.fullmatch(r"[0-9a-f]{16}", p.name))
+
+    def clip(self, cell_id: str) -> Clip:
+        """The frames of a cell, exactly as rendered."""
+        return read_lossless(self._cell(cell_id) / "frames.mkv")
+
+    # Errors: not results, and tried again
+
+    def put_error(self, cell_id: str, reason: str, trace: str) -> None:
+        """Note why a cell has no result yet."""
+        write_json(self.root / "errors" / f"{cell_id}.json", {"reason": reason, "trace": trace})
+
+    def error(self, cell_id: str) -> str | None:
+        """Why the cell has no result yet, if that is known."""
+        data = read_json(self.root / "errors" / f"{cell_id}.json")
+        return str(data["reason"]) if isinstance(data, dict) and "reason" in data else None
+
+    # Scores
+
+    def _score(self, cell_id: str, metric: str, version: int, reference_id: str | None) -> Path:
+        name = f"{metric}.v{version}" + (f".{reference_id}" if reference_id else "")
+        return self._cell(cell_id) / "scores" / f"{name}.json"
+
+    def put_score(self, cell_id: str, metric: str, version: int, reference_id: str | None, score: Score) -> None:
+        """Keep a score; keyed by the metric's version and the reference it was taken against."""
+        write_json(self._score(cell_id, metric, version, reference_id), score.to_json())
+
+    def score(self, cell_id: str, metric: str, version: int, reference_id: str | None) -> Score | None:
+        """A kept score, or None."""
+        data = read_json(self._score(cell_id, metric, version, reference_id))
+        try:
+            return Score.from_json(data) if isinstance(data, dict) else None
+        except (KeyError, TypeError, ValueError):
+            return None  # not ours, or torn: scored again
+
+    # Plans and what people read
+
+    def put_plan(self, name: str, plan: Mapping[str, Any]) -> None:
+        """Keep what a recipe expanded to, for `mxbench report`."""
+        write_json(self.root / "plans" / f"{name}.json", dict(plan))
+
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """All plans, by name."""
+        found = {path.stem: read_json(path) for path in sorted((self.root / "plans").glob("*.json"))}
+        return {name: plan for name, plan in found.items() if isinstance(plan, dict)}
+
+    def publish_preview(self, cell_id: str, folder: str, name: str) -> None:
+        """Show a cell's preview under a name that a person can find."""
+        source, target = self._cell(cell_id) / "preview.mp4", self.root / "previews" / folder / f"{name}.mp4"
+        if target.is_file() or not source.is_file():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f".{name}.{os.getpid()}.tmp")
+        try:
+            with full_disk_named(target):
+                try:
+                    os.link(source, fresh)
+                except OSError:  # a file system without links
+                    shutil.copyfile(source, fresh)
+                fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a report file into the folder; returns its path."""
+        write_text(self.root / name, text)
+        return self.root / name
+
+    def append_provenance(self, entry: Mapping[str, Any]) -> None:
+        """Add a run to ``provenance.json``: the one file with dates, times and durations."""
+        path = self.root / "provenance.json"
+        with locked(self.root / ".locks" / "provenance"):
+            known = read_json(path)
+            runs = known["runs"] if isinstance(known, dict) and isinstance(known.get("runs"), list) else []
+            write_json(path, {"runs": [*runs, dict(entry)]})
