@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mxbench.attention.methods import Method
+from mxbench.attention.methods import Method, method
 from mxbench.attention.reference import reference
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
@@ -40,7 +40,7 @@ def attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    spec: AttentionSpec | Method,
+    spec: AttentionSpec | Method | str,
     *,
     impl: str = "auto",
     key_mask: torch.Tensor | None = None,
@@ -53,7 +53,7 @@ def attend(
         q: ``[B,H,Nq,D]``, any strides, float16, bfloat16 or float32; never written to.
         k: ``[B,H,Nk,D]``, same dtype and device.
         v: ``[B,H,Nk,Dv]``, same dtype and device.
-        spec: an ``AttentionSpec``, or an entry of ``METHODS``.
+        spec: an ``AttentionSpec``, an entry of ``METHODS`` or its name.
         impl: a name in ``IMPLS``, or ``auto`` (see ``default_impl``).
         key_mask: bool ``[B,Nk]``, True for real keys.
         site: where in a render the call happens; without it a method with state groups afresh.
@@ -65,17 +65,24 @@ def attend(
     Raises:
         UserError: operands that do not fit together, or an implementation that cannot compute the method there.
     """
+    if isinstance(spec, str):
+        spec = method(spec)
     if isinstance(spec, Method):
         spec = spec.spec
+    if not isinstance(spec, AttentionSpec):
+        raise UserError(f"{type(spec).__name__} is no method", "pass an AttentionSpec, an entry of METHODS or its name")
     _check(q, k, v, key_mask)
     if impl == "auto":
         impl = default_impl(spec)
     reason = unsupported(spec, impl, q.device, q.dtype)
     if reason is not None:
         raise UserError(f"impl {impl!r} cannot run here: {reason}", "use impl 'reference', which computes every method")
-    if impl == "reference":
-        return reference(q, k, v, spec, key_mask=key_mask, site=site, state=state)
-    return EXACT[impl].run(q, k, v, key_mask)
+    if impl == "reference" and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
+        raise UserError("an operand asks for a gradient, and the reference has none", "call inside torch.no_grad()")
+    with torch.autocast(q.device.type, enabled=False):  # it would take matrix products of FP32 to 16 bits
+        if impl == "reference":
+            return reference(q, k, v, spec, key_mask=key_mask, site=site, state=state)
+        return EXACT[impl].run(q, k, v, key_mask)
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> None:
@@ -84,8 +91,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Te
         q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]
     ):
         raise UserError(f"operands do not fit together: {shapes}", "pass q [B,H,Nq,D], k [B,H,Nk,D] and v [B,H,Nk,D]")
-    if min(k.shape[-2], q.shape[-2], q.shape[-1]) < 1:
-        raise UserError(f"an operand is empty: {shapes}", "pass at least one query, one key and one channel")
+    if min(*q.shape, *k.shape, *v.shape) < 1:
+        raise UserError(
+            f"an operand is empty: {shapes}", "pass at least one batch element, head, query, key and channel"
+        )
     if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
         raise UserError(
             f"operands differ: {q.dtype} on {q.device}, {k.dtype} on {k.device}, {v.dtype} on {v.device}",
@@ -93,8 +102,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Te
         )
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise UserError(f"operands are {q.dtype}", "use float16, bfloat16 or float32")
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2])):
+    if key_mask is not None and (
+        key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2]) or key_mask.device != k.device
+    ):
         raise UserError(
-            f"key_mask is {key_mask.dtype} {tuple(key_mask.shape)}",
-            f"pass a bool mask of shape ({k.shape[0]}, {k.shape[-2]}), True for real keys",
+            f"key_mask is {key_mask.dtype} {tuple(key_mask.shape)} on {key_mask.device}",
+            f"pass a bool mask of shape ({k.shape[0]}, {k.shape[-2]}) on {k.device}, True for real keys",
         )

@@ -12,7 +12,7 @@ from typing import Any
 from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean, QKStage, VSmooth
 from mxbench.errors import UserError, unknown_name
 from mxbench.formats.quantizer import FORMATS, GRANULARITIES, Quantizer
-from mxbench.formats.scale import RULES, boundary
+from mxbench.formats.scale import RULES, boundary, canonical_rule
 
 __all__ = ["AXES", "Axis", "apply", "with_axes"]
 
@@ -70,7 +70,7 @@ def _flag(value: Any) -> bool:
 
 def _whole(value: Any) -> int:
     number = _number(value)
-    if number != int(number):
+    if not number.is_integer():
         raise UserError(f"{value!r} is no whole number", "use a whole number")
     return int(number)
 
@@ -85,8 +85,13 @@ def _number(value: Any) -> float:
 
 
 def _q_max(value: Any) -> str:
-    boundary(_number(value))
-    return format(_number(value), ".10g")
+    return canonical_rule(_number(value))
+
+
+def _q_of(spec: AttentionSpec) -> float | None:
+    rule = AXES["scale_rule"].get(spec)
+    q = boundary(rule) if rule is not None else None
+    return None if q is None else float(q)
 
 
 def _stage(kind: type, make: Callable[[], QKStage]) -> tuple[Get, Set]:
@@ -188,7 +193,10 @@ AXES: Mapping[str, Axis] = {
         "MX scale rule of q, k, v and p: ocp, tfs, oas, uos or q", *_shared("scale_rule", _mx, str), tuple(RULES)
     ),
     "q_max": Axis(
-        "boundary q of the MX scale of q, k, v and p", *_shared("scale_rule", _mx, _q_max), (6, 6.5, 7, 7.25, 7.5, 8)
+        "boundary q of the MX scale of q, k, v and p",
+        _q_of,
+        _shared("scale_rule", _mx, _q_max)[1],
+        (6, 6.5, 7, 7.25, 7.5, 8),
     ),
     "p.scale_rule": Axis("MX scale rule of p alone", *_shared("scale_rule", _mx, str, "p"), tuple(RULES)),
     "row_sum": Axis(

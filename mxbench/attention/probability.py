@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from mxbench.formats.element import E2M1, E4M3, E8M0, Element, round_to
+from mxbench.formats.block import divided
+from mxbench.formats.element import E2M1, E4M3, E8M0, round_to
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
 
@@ -32,33 +33,41 @@ def quantise_tile_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor)
     """
     form = quantizer.form
     if form.block is None:
-        return _round_(p, form.element, scratch)
+        return _round_(p, quantizer, scratch)
     block = p.unflatten(-1, (-1, form.block))
     spare = scratch.unflatten(-1, (-1, form.block))
-    amax = block.amax(-1, keepdim=True)
+    amax = _largest(block)
     if form.scale is E8M0:
-        # Rounded where it stands: the spacing of E2M1·2^e at p is half the power of two under max(p, 2^e). (With
-        # e = -127 that power is a subnormal and is lost: such a block is 2^-124 of its row's largest entry, nothing.)
+        # Rounded where it stands: the spacing of E2M1·2^e at p is half of max(the power of two under p, 2^e).
         scale = power_of_two(mx_exponent(amax, quantizer.scale_rule))
-        torch.maximum(block, scale, out=spare)
-        scratch.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
+        torch.bitwise_and(p.view(torch.int32), _EXPONENT_BITS, out=scratch.view(torch.int32))
+        torch.maximum(spare, scale, out=spare)
         alpha = _TO_INTEGER * 0.5
         p.add_(scratch, alpha=alpha).sub_(scratch, alpha=alpha)
         torch.minimum(block, scale * E2M1.max, out=block)
         return p
-    exact = (amax / 6.0).clamp_(max=E4M3.max)
+    exact = divided(amax, E2M1.max).clamp_(max=E4M3.max)
     stored = round_to(exact, E4M3)
     divisor = stored if quantizer.divide_by == "stored" else exact
     block.div_(torch.where(divisor == 0, torch.ones_like(divisor), divisor))
-    _round_(p, form.element, scratch)
+    _round_(p, quantizer, scratch)
     block.mul_(stored)
     return p
 
 
-def _round_(p: torch.Tensor, element: Element, scratch: torch.Tensor) -> torch.Tensor:
+def _largest(block: torch.Tensor) -> torch.Tensor:
+    """``block.amax(-1, keepdim=True)``; fewer than 32 elements in a row leave torch's vectorised path."""
+    half = block.shape[-1] // 2
+    if half < 16:
+        block = torch.maximum(block[..., :half], block[..., half:])
+    return block.amax(-1, keepdim=True)
+
+
+def _round_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor) -> torch.Tensor:
     """``round_to`` for nonnegative values, in place."""
+    element = quantizer.form.element
     if element.mantissa is None:
-        return p.round_().clamp_(max=element.max)
+        return p.copy_(round_to(p, element, quantizer.rounding))
     torch.clamp(p, min=2.0**element.min_exponent, out=scratch)
     scratch.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
     alpha = _TO_INTEGER * 2.0**-element.mantissa

@@ -75,7 +75,7 @@ def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepare
     if smooth is not None:
         n, rows = q.shape[-2], smooth.rows
         padded = torch.nn.functional.pad(q, (0, 0, 0, -n % rows)).unflatten(-2, (-1, rows))
-        counts = torch.full((padded.shape[-3],), float(rows), device=q.device)
+        counts = q.new_full((padded.shape[-3],), float(rows))
         counts[-1] = n - rows * (len(counts) - 1)
         mean = padded.sum(-2) / counts[:, None]
         q = (padded - mean[..., None, :]).flatten(-3, -2)[..., :n, :]

@@ -103,9 +103,8 @@ def prepare(
     if spec.v_smooth is not None:
         order, means = arrange(v_ready, spec.v_smooth, site, state, tag)
         if order is not None:
-            k_ready = k_ready.take_along_dim(order[..., None], -2)
-            v_ready = v_ready.take_along_dim(order[..., None], -2)
-            owed = owed.take_along_dim(order[..., None, :], -1) if owed is not None else None
+            k_ready, v_ready = _reordered(k_ready, order), _reordered(v_ready, order)
+            owed = owed.gather(-1, order[..., None, :].expand_as(owed)) if owed is not None else None
     value = smooth_value(v_ready, spec.v, means=means)
     return Operands(
         q=quantise(ready.q, spec.q, role="q").dequantise() if spec.q is not None else ready.q,
@@ -115,6 +114,13 @@ def prepare(
         owed=owed,
         owed_rows=ready.owed_rows,
     )
+
+
+def _reordered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """The rows of ``[B,H,N,D]`` in an order ``[B,H,N]``."""
+    b, h, n, d = x.shape
+    first = torch.arange(0, b * h * n, n, device=x.device).view(b, h, 1)
+    return x.reshape(-1, d).index_select(0, (order + first).flatten()).view(x.shape)
 
 
 def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
@@ -132,7 +138,7 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
     mean = operands.mean.reshape(b * h, -1, dv) if operands.mean is not None else None
     owed = None
     if operands.owed is not None:
-        owed = torch.nn.functional.pad(operands.owed.reshape(b * h, -1, nk), (0, pad)) * _log2_scale(d)
+        owed = torch.nn.functional.pad(operands.owed.reshape(b * h, -1, nk), (0, pad))
     out = q.new_empty(b * h, nq, dv)
     heads = max(1, min(b * h, _CHUNK // (tile * min(nq, 256))))
     step = max(1, _CHUNK // (tile * heads))
@@ -155,10 +161,6 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
     return out.view(b, h, nq, dv)
 
 
-def _log2_scale(d: int) -> float:
-    return math.log2(math.e) / math.sqrt(d)
-
-
 def _rows(
     q: torch.Tensor,
     kt: torch.Tensor,
@@ -172,14 +174,17 @@ def _rows(
     """One chunk of rows over all tiles: q ``[G,R,D]``, kt ``[G,D,N]``, v ``[G,N,Dv]``, padded keys masked."""
     g, r, d = q.shape
     tile, prescale = spec.kv_tile, 1.0 if spec.p is None else spec.p.prescale
+    log2_scale = math.log2(math.e) / math.sqrt(d)
     s, scratch = q.new_empty(g, r, tile), q.new_empty(g, r, tile)
     m = q.new_full((g, r, 1), float("-inf"))
     l, o = q.new_zeros(g, r, 1), q.new_zeros(g, r, v.shape[-1])  # noqa: E741 - the field's names
     for start in range(0, kt.shape[-1], tile):
         keys = slice(start, start + tile)
-        torch.baddbmm(s, q, kt[..., keys], beta=0, alpha=_log2_scale(d), out=s)
+        torch.bmm(q, kt[..., keys], out=s)
         if owed is not None:
             s.add_(owed[..., keys].repeat_interleave(owed_rows, dim=-2)[:, :r])
+        # Scaled here: as an argument of the product it goes into an operand, which breaks ties between equal scores.
+        s.mul_(log2_scale)
         if start + tile > nk:
             s[..., nk - start :] = float("-inf")
         m_new = torch.maximum(m, s.amax(-1, keepdim=True))

@@ -43,6 +43,10 @@ class Hadamard:
 
     sign_seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.sign_seed is not None and not 0 <= self.sign_seed < 2**63:
+            raise UserError(f"hadamard_sign_seed {self.sign_seed} is no seed", "use a whole number from 0, or none")
+
 
 QKStage = KMean | QBlockMean | Hadamard
 _ORDER = (KMean, QBlockMean, Hadamard)
@@ -84,14 +88,18 @@ class VSmooth:
             )
         if not 0 < self.window <= 1:
             raise UserError(f"v_smooth.window {self.window} is no fraction of the steps", "use a number in (0, 1]")
+        object.__setattr__(self, "window", float(self.window))
 
     def canonical(self) -> VSmooth:
         """The same grouping with every field that changes nothing at its default."""
         changes: dict[str, Any] = {}
-        if self.layout != "cluster":
-            changes |= {"clusters": 64, "iterations": 4}
-        if self.placement == "every":
-            changes |= {"window": 0.25, "refresh": 4}
+        layout = "sequence" if self.layout == "cluster" and self.clusters == 1 else self.layout
+        if layout != "cluster":  # an order that no value changes is the same at every refresh
+            changes |= {"layout": layout, "clusters": 64, "iterations": 4, "refresh": 4}
+        if self.placement == "every" or (self.window == 1 and (self.refresh == 1 or layout != "cluster")):
+            changes |= {"placement": "every", "window": 0.25, "refresh": 4}
+        elif self.window == 1:
+            changes["placement"] = "leading"
         return replace(self, **changes)
 
 
@@ -189,13 +197,20 @@ class AttentionSpec:
     def canonical(self) -> AttentionSpec:
         """The same computation with every field that changes nothing at its default: equal ids for equal methods."""
         q, k, v, p = (z.canonical() if z is not None else None for z in (self.q, self.k, self.v, self.p))
-        v_smooth = self.v_smooth.canonical() if self.v_smooth is not None and (v is not None or p is not None) else None
+        qk = self.qk if q is not None or k is not None else ()  # exact transforms of exact scores
+        if k is None:  # K's mean shifts a whole row of scores
+            qk = tuple(stage for stage in qk if not isinstance(stage, KMean))
+        v_smooth = self.v_smooth.canonical() if self.v_smooth is not None else None
+        # Means need a quantised V; an order shows in P, and in a K whose groups run along tokens.
+        if v_smooth is not None and v is None:
+            along_tokens = p is not None or (k is not None and k.granularity in ("rows", "sage_threads"))
+            v_smooth = v_smooth if along_tokens and v_smooth.layout != "sequence" else None
         return AttentionSpec(
             q=q,
             k=k,
             v=v,
             p=p,
-            qk=self.qk if q is not None or k is not None else (),  # exact transforms of exact scores
+            qk=qk,
             v_smooth=v_smooth,
             row_sum=self.row_sum if p is not None else "exact",
             exponential=self.exponential,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import torch
 
@@ -37,7 +38,7 @@ class GroupingState:
     A grouping belongs to an (expert, layer, kind, guidance branch, shape) and is dropped at step 0.
     """
 
-    groupings: dict[Hashable, _Grouping] = field(default_factory=dict)
+    groupings: dict[tuple[Hashable, ...], _Grouping] = field(default_factory=dict)
 
 
 def active_steps(smooth: VSmooth, n_steps: int) -> list[int]:
@@ -48,7 +49,7 @@ def active_steps(smooth: VSmooth, n_steps: int) -> list[int]:
     """
     if smooth.placement == "every":
         return list(range(n_steps))
-    n = math.ceil(smooth.window * n_steps)
+    n = math.ceil(Fraction(str(smooth.window)) * n_steps)  # 0.7 of 10 steps is 7, not 8
     if smooth.placement == "leading":
         return list(range(n))
     return [i * n_steps // n for i in range(n)]
@@ -78,8 +79,9 @@ def arrange(
     if state is None:
         raise UserError("V-Smooth at a site keeps its grouping from step to step", "pass a GroupingState as state")
     key = (site.expert, site.layer, site.kind, site.branch, tuple(v.shape), tag)
-    if site.step == 0:
+    if site.step == 0:  # a new render: what another expert holds is of the last one too
         state.groupings.pop(key, None)
+        state.groupings = {k: g for k, g in state.groupings.items() if k[0] == site.expert}
     steps = active_steps(smooth, site.n_steps)
     known = state.groupings.get(key)
     if site.step not in steps:
@@ -106,7 +108,12 @@ def _group(
                 raise UserError(
                     "the cube layout needs the latent grid", "call it through attach(), or pass a site with a grid"
                 )
-            order = _cube_order(grid)[:video].to(v.device)
+            if video < math.prod(grid):
+                raise UserError(
+                    f"the cube layout needs all {math.prod(grid)} tokens of the latent grid, and there are {n}",
+                    "use layout: cluster, or leave cross-attention and masked tokens out",
+                )
+            order = _cube_order(grid).to(v.device)
         else:
             order = torch.arange(video, device=v.device)
         order, centres = order.expand(b, h, video), None
@@ -146,18 +153,19 @@ def lloyd(
     if centres is None:
         start = [i * (n - 1) // max(k - 1, 1) for i in range(k)]
         centres = v[:, :, start, :]
-    flat, points = centres.reshape(b * h, k, d), v.reshape(b * h, n, d)
+    shift = v.mean(-2, keepdim=True)  # distances do not change, and FP32 keeps their digits
+    flat, points = (centres - shift).reshape(b * h, k, d), (v - shift).reshape(b * h, n, d)
     labels = torch.empty(b * h, n, dtype=torch.int64, device=v.device)
     moved = torch.empty_like(flat)
     chunk = max(1, _CHUNK // (n * k))
     for lo in range(0, b * h, chunk):
         x, c = points[lo : lo + chunk], flat[lo : lo + chunk]
         for _ in range(iterations):
-            member = torch.nn.functional.one_hot(_nearest(x, c), k).to(x.dtype).transpose(-1, -2)
+            member = x.new_zeros(len(x), k, n).scatter_(-2, _nearest(x, c)[:, None, :], 1.0)
             count = member.sum(-1, keepdim=True)
-            c = torch.where(count > 0, member @ x / count.clamp(min=1.0), c)
+            c = torch.where(count > 0, (member @ x).div_(count.clamp(min=1.0)), c)
         labels[lo : lo + chunk], moved[lo : lo + chunk] = _nearest(x, c), c
-    return labels.view(b, h, n), moved.view(b, h, k, d)
+    return labels.view(b, h, n), moved.view(b, h, k, d) + shift
 
 
 def _nearest(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -192,7 +200,7 @@ def smooth_value(v: torch.Tensor, quantizer: Quantizer | None, *, means: bool) -
         return SmoothedValue(quantise(v, quantizer, axis=-2, role="v").dequantise(), None)
     n = v.shape[-2]
     blocks = torch.nn.functional.pad(v, (0, 0, 0, -n % ROWS)).unflatten(-2, (-1, ROWS))
-    counts = torch.full((blocks.shape[-3],), float(ROWS), device=v.device)
+    counts = v.new_full((blocks.shape[-3],), float(ROWS))
     counts[-1] = n - ROWS * (len(counts) - 1)
     mean = blocks.sum(-2) / counts[:, None]
     residual = quantise((blocks - mean[..., None, :]).flatten(-3, -2)[..., :n, :], quantizer, axis=-2, role="v")

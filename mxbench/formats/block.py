@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from mxbench.formats.element import E4M3, E8M0, decode, encode, round_to
+from mxbench.formats.element import E2M1, E4M3, E8M0, decode, encode, round_to
 from mxbench.formats.groups import Groups, Role, grouping
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
 
-__all__ = ["Packed", "Quantised", "pack_nibbles", "quantise", "unpack", "unpack_nibbles"]
+__all__ = ["Packed", "Quantised", "divided", "pack_nibbles", "quantise", "unpack", "unpack_nibbles"]
 
 NVFP4_RANGE = 2688.0  # 448 · 6: what an E4M3 scale and an E2M1 element reach together
 
@@ -115,14 +115,16 @@ def quantise(x: torch.Tensor, quantizer: Quantizer, *, axis: int = -1, role: Rol
     groups = grouping(x.shape, quantizer, axis, role)
     view = groups.split(x.float())
     amax = view.abs().amax(groups.dims, keepdim=True)
+    sick = ~amax.isfinite()
     tensor_scale = None
     if form.scale is E8M0:
         scale = divisor = power_of_two(mx_exponent(amax, quantizer.scale_rule))
     elif form.scale is E4M3:
-        exact = amax / 6.0
+        exact = divided(amax, E2M1.max)
         if quantizer.tensor_scale:
             lead = tuple(range(amax.dim() - 3, amax.dim()))
-            g = amax.amax(lead, keepdim=True) / NVFP4_RANGE
+            g = divided(amax.amax(lead, keepdim=True), NVFP4_RANGE)
+            sick = sick | ~g.isfinite()
             tensor_scale = torch.where(g == 0, torch.ones_like(g), g)
             exact = exact / tensor_scale
         exact = exact.clamp(max=E4M3.max)
@@ -131,14 +133,17 @@ def quantise(x: torch.Tensor, quantizer: Quantizer, *, axis: int = -1, role: Rol
         if tensor_scale is not None:
             divisor = divisor * tensor_scale
     else:
-        scale = amax / form.element.max + quantizer.eps
+        scale = divided(amax, form.element.max) + quantizer.eps
         scale = divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
-    elements = round_to(
-        view / torch.where(divisor == 0, torch.ones_like(divisor), divisor), form.element, quantizer.rounding
-    )
-    elements = torch.where(divisor == 0, torch.zeros_like(elements), elements)
-    sick = ~amax.isfinite()
+    # Anything divided by infinity is the zero that a scale of zero asks for.
+    quotient = view / divisor.masked_fill(divisor == 0, float("inf"))
+    elements = round_to(quotient, form.element, quantizer.rounding)
     if bool(sick.any()):
-        elements = torch.where(sick, torch.zeros_like(elements), elements)
+        elements.masked_fill_(sick, 0.0)
         scale = scale.masked_fill(sick, float("nan"))
     return Quantised(elements, scale, tensor_scale, quantizer, groups)
+
+
+def divided(x: torch.Tensor, by: float) -> torch.Tensor:
+    """``x / by``, rounded once: CUDA multiplies by the reciprocal when a divisor is a Python number."""
+    return x / x.new_full((), by)

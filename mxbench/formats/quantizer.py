@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -88,10 +89,12 @@ class Quantizer:
             raise unknown_name("divide_by", self.divide_by, ["stored", "exact"])
         if self.rounding == "half_away" and form.element is not INT8:
             raise UserError(f"{self.format} cannot round half away from zero", "use rounding 'rne'")
-        if not self.prescale > 0:
-            raise UserError(f"prescale {self.prescale} is not positive", "use a positive factor")
-        if not 0 <= self.eps < float("inf"):
+        if not 0 < self.prescale < math.inf:
+            raise UserError(f"prescale {self.prescale} is no positive number", "use a positive factor")
+        if not 0 <= self.eps < math.inf:
             raise UserError(f"eps {self.eps} is not a scale", "use 0 or a small positive number")
+        for name in ("eps", "prescale"):  # 256 and 256.0 are one quantiser and have one id
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     @property
     def form(self) -> Format:
@@ -114,6 +117,6 @@ class Quantizer:
         if form.scale is not E4M3:
             changes["tensor_scale"] = False
             changes["divide_by"] = "stored"
-        if form.block is not None:
+        if form.block is not None or self.granularity == "unit":
             changes["eps"] = 0.0
         return replace(self, **changes)  # type: ignore[arg-type]

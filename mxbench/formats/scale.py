@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import torch
 
-from mxbench.errors import UserError, unknown_name
+from mxbench.errors import UserError
 
 __all__ = ["MAX_EXPONENT", "MIN_EXPONENT", "RULES", "boundary", "canonical_rule", "mx_exponent", "power_of_two"]
 
@@ -40,21 +40,23 @@ def boundary(rule: str | float) -> Fraction | None:
         return RULES[rule]
     try:
         q = Fraction(str(rule))
-    except ValueError:
-        raise unknown_name("scale rule", rule, [*RULES, "or a number q from 4 to 8"]) from None
+    except (ValueError, ZeroDivisionError):
+        raise UserError(
+            f"unknown scale rule {str(rule)!r}", f"use one of {', '.join(RULES)}, or a number q from 4 to 8"
+        ) from None
     if not 4 <= q <= 8:
         raise UserError(f"scale rule q = {rule} is out of range", "use a boundary q from 4 to 8")
     return q
 
 
 def canonical_rule(rule: str | float) -> str:
-    """The one spelling of a rule: its name where it has one, otherwise q as the shortest decimal."""
+    """The one spelling of a rule: its name where it has one, otherwise q as the shortest decimal of that FP64."""
     q = boundary(rule)
     for name, value in RULES.items():
         if q == value:
             return name
     assert q is not None
-    return format(float(q), ".10g")
+    return str(float(q)).removesuffix(".0")
 
 
 def mx_exponent(amax: torch.Tensor, rule: str | float) -> torch.Tensor:

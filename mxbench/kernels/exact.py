@@ -26,11 +26,12 @@ class ExactKernel:
 def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> torch.Tensor:
     if key_mask is None:
         return scaled_dot_product_attention(q, k, v)
-    some = key_mask.any(-1)
-    # A row without any key has no softmax; give it one key and take its output back to zero.
-    mask = key_mask | ~some[:, None]
-    out = scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
-    return out * some[:, None, None, None].to(out.dtype)
+    # What lies in the padding may be anything, and 0 · NaN is NaN. A row without any key has no softmax: it gets all of
+    # them, which are zeros.
+    padding = ~key_mask[:, None, :, None]
+    k, v = k.masked_fill(padding, 0.0), v.masked_fill(padding, 0.0)
+    mask = key_mask | ~key_mask.any(-1, keepdim=True)
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
 
 
 def _cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> torch.Tensor:
