@@ -42,8 +42,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
         hint: the command that lists them all, such as ``"mxbench list methods"``.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=3, cutoff=0.5)
-    near = [n for n in names if n.lower() in near]
+    lowered = {n.lower(): n for n in names}
+    near = [lowered[n] for n in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
     if near:
         fix = f"did you mean {' or '.join(near)}?"
     elif len(names) <= 16:

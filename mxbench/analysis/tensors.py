@@ -95,7 +95,8 @@ def _set(path: str | Path, prefix: str, found: dict[str, torch.Tensor]) -> Tenso
     name = prefix.rstrip(".") or Path(path).stem
     q, k, v = (found.get(f"{prefix}{part}") for part in "qkv")
     if q is None or k is None or v is None:
-        raise UserError(f"the set {name!r} of {path} is incomplete", f"add {prefix}q, {prefix}k and {prefix}v")
+        missing = " and ".join(f"{prefix}{part}" for part in "qkv" if f"{prefix}{part}" not in found)
+        raise UserError(f"the set {name!r} of {path} is incomplete", f"add {missing}")
     tensors = []
     for tensor in (q, k, v):
         if not tensor.is_floating_point() or not 2 <= tensor.dim() <= 4:

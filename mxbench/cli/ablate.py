@@ -12,11 +12,11 @@ __all__ = ["command"]
 
 _EPILOG = """\b
 Examples:
-  mxbench ablate                                   the sequential ablation of MXAttention (its paper's Table 3)
+  mxbench ablate                           MXAttention's sequential ablation
   mxbench ablate --method vc8 --limit 8
-  mxbench ablate --sweep q_max=6:8:0.25            one field over a range
-  mxbench ablate -a vc8 --sweep v_smooth.layout=cluster,cube,sequence
-  mxbench ablate --sweep row_sum --sweep hadamard  every combination of two fields
+  mxbench ablate --sweep q_max=6:8:0.25    one field over a range
+  mxbench ablate -a vc8 -S v_smooth.layout=cluster,cube,sequence
+  mxbench ablate -S row_sum -S hadamard    every combination of two fields
 
 `mxbench list fields` shows what can be swept."""
 

@@ -24,8 +24,11 @@ Examples:
 )  # fmt: skip
 @click.option("-b", "--baseline", metavar="ROW", help="Row that paired differences are taken against.")
 @click.option("--published", is_flag=True, help="Put the papers' figures beside the measured ones.")
+@click.option("--strips", is_flag=True, help="Also write strips/*.png: frames of every method, side by side.")
 @click.option("-w", "--write", is_flag=True, help="Also write report.md and report.csv into each folder.")
-def command(folders: tuple[str, ...], form: str, baseline: str | None, published: bool, write: bool) -> None:
+def command(
+    folders: tuple[str, ...], form: str, baseline: str | None, published: bool, strips: bool, write: bool
+) -> None:
     """Write the tables of a results folder.
 
     Reads what is stored and renders nothing: a table of a run that is still going shows what there is so far.
@@ -33,12 +36,15 @@ def command(folders: tuple[str, ...], form: str, baseline: str | None, published
     from rich.console import Console
 
     from mxbench.report.load import print_report, write_reports
+    from mxbench.report.strips import write_strips
     from mxbench.runs.store import Store
 
     stores = [Store(Path(folder)) for folder in folders]
     for store in stores:
         for name in store.plans():
             print_report(store, name, form, Console(), baseline=baseline, published=published)
+            if strips:
+                click.echo("Written: " + ", ".join(map(str, write_strips(store, name))), err=True)
             if write:
                 paths = write_reports(store, name, None, baseline=baseline)
                 click.echo("Written: " + ", ".join(map(str, paths)), err=True)

@@ -167,7 +167,7 @@ def print_report(
     if form == "csv":
         click.echo(to_csv(table), nl=False)
     elif form == "json":
-        click.echo(to_json(table))
+        click.echo(to_json(table), nl=False)
     elif form == "md":
         click.echo(render(page(table, *extra)), nl=False)
     else:

@@ -8,13 +8,15 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mxbench.errors import UserError
 
-__all__ = ["DiskFull", "locked", "read_json", "replace_folder", "sync", "write_json", "write_text"]
+__all__ = ["DiskFull", "Scratch", "as_json", "full_disk_named", "locked", "read_json", "replace_folder", "sync"]
 
 
 class DiskFull(UserError):
@@ -46,27 +48,63 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's text in one step.
+class Scratch:
+    """Where files are made before they are moved to their names: a folder of this process inside the results folder.
 
-    Raises:
-        DiskFull: no room; the old text stays.
+    Args:
+        root: the results folder; the same file system, so that a move is one step. What processes that died left
+            behind is swept away.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with full_disk_named(path):
-            fresh.write_text(text, encoding="utf-8", newline="")
-            sync(fresh)
-            fresh.replace(path)
-            sync(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
+
+    def __init__(self, root: Path) -> None:
+        home = root / ".tmp"
+        home.mkdir(exist_ok=True)
+        with locked(root / ".locks" / "scratch"):  # nobody sweeps a folder that has no lock yet
+            for old in home.iterdir():
+                with locked(old / "lock", wait=False) as dead:
+                    if dead:
+                        shutil.rmtree(old, ignore_errors=True)
+            self.folder = Path(tempfile.mkdtemp(dir=home))
+            lock = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        self._count = 0
+        weakref.finalize(self, _discard, self.folder, lock)
+
+    def fresh(self, suffix: str = "") -> Path:
+        """A path that nothing has yet."""
+        self._count += 1
+        return self.folder / f"{self._count}{suffix}"
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Replace a file in one step.
+
+        Raises:
+            DiskFull: no room; the old file stays.
+        """
+        fresh = self.fresh()
+        try:
+            with full_disk_named(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fresh.write_bytes(data)
+                sync(fresh)
+                fresh.replace(path)
+                sync(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def write_json(self, path: Path, data: Any) -> None:
+        """Replace a file by JSON, see ``as_json``."""
+        self.write(path, as_json(data).encode())
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace a file by JSON: legal (no NaN), sorted, readable."""
-    write_text(path, json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+def _discard(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def as_json(data: Any) -> str:
+    """JSON that is legal (no NaN), sorted and readable."""
+    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any | None:

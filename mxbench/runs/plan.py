@@ -152,6 +152,9 @@ def expand(recipe: Recipe) -> Plan:
         metric(name)
     if not recipe.metrics:
         raise UserError("the recipe has no metrics", "name at least one, such as psnr")
+    for impl in (recipe.impl, recipe.reference_impl, recipe.noise_floor or "auto"):
+        if impl not in (*IMPLS, "auto"):
+            raise unknown_name("impl", impl, [*IMPLS, "auto"])
     entries = [parse_entry(item) for item in recipe.methods]
     rows = _rows(recipe, entries, known)
     for row in rows:
@@ -230,8 +233,6 @@ def _rows(recipe: Recipe, entries: list[Entry], known: ModelFacts) -> tuple[Row,
 
 
 def _row(entry: Entry, role: str, impl: str, known: ModelFacts) -> Row:
-    if impl not in (*IMPLS, "auto"):
-        raise unknown_name("impl", impl, [*IMPLS, "auto"])
     device, dtype = torch.device(known.device), getattr(torch, known.dtype)
     names, reasons = [], []
     for use in entry.schedule.uses:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mxbench.errors import UserError
 from mxbench.metrics import Score
 from mxbench.runs.cell import Cell
-from mxbench.runs.files import full_disk_named, locked, read_json, replace_folder, write_json, write_text
+from mxbench.runs.files import Scratch, as_json, full_disk_named, locked, read_json, replace_folder
 from mxbench.video import Clip, read_lossless, write_lossless, write_preview
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Store:
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
         self.root = Path(root)
+        self._own_scratch: Scratch | None = None
         try:
             if create:
                 self._create()
@@ -76,9 +77,13 @@ class Store:
         with full_disk_named(self.root):
             for name in ("cells", "plans", "errors"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-        probe = self.root / f".{os.getpid()}.probe"
-        probe.touch()
-        probe.unlink()
+            _ = self._scratch  # a folder that cannot be written to is found out now
+
+    @property
+    def _scratch(self) -> Scratch:
+        if self._own_scratch is None:
+            self._own_scratch = Scratch(self.root)
+        return self._own_scratch
 
     # Cells
 
@@ -121,7 +126,7 @@ class Store:
             digest = hashlib.sha256((folder / "frames.mkv").read_bytes()).hexdigest()
             self._describe(folder, cell, provenance)
             status = {"state": "failed" if sick else "done", "reason": sick or "", "frames_sha256": digest}
-            write_json(folder / "status.json", status | {"nonfinite_calls": render.nonfinite_calls})
+            _write_json(folder / "status.json", status | {"nonfinite_calls": render.nonfinite_calls})
 
         self._put(cell, fill)
 
@@ -130,21 +135,20 @@ class Store:
 
         def fill(folder: Path) -> None:
             self._describe(folder, cell, provenance)
-            write_json(folder / "status.json", {"state": "failed", "reason": reason})
+            _write_json(folder / "status.json", {"state": "failed", "reason": reason})
 
         self._put(cell, fill)
 
     def _describe(self, folder: Path, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        write_json(folder / "cell.json", cell.describe())
-        write_json(folder / "provenance.json", dict(provenance))
+        _write_json(folder / "cell.json", cell.describe())
+        _write_json(folder / "provenance.json", dict(provenance))
 
     def _put(self, cell: Cell, fill: Any) -> None:
         target = self._cell(cell.id)
-        fresh = target.with_name(f".{cell.id}.tmp")
-        shutil.rmtree(fresh, ignore_errors=True)  # of a run that was killed; the claim says nobody else is at it
+        fresh = self._scratch.fresh()
         try:
             with full_disk_named(target):
-                fresh.mkdir(parents=True)
+                fresh.mkdir()
                 fill(fresh)
             replace_folder(fresh, target)
         except BaseException:
@@ -169,7 +173,7 @@ class Store:
 
     def put_error(self, cell_id: str, reason: str, trace: str) -> None:
         """Note why a cell has no result yet."""
-        write_json(self.root / "errors" / f"{cell_id}.json", {"reason": reason, "trace": trace})
+        self._scratch.write_json(self.root / "errors" / f"{cell_id}.json", {"reason": reason, "trace": trace})
 
     def error(self, cell_id: str) -> str | None:
         """Why the cell has no result yet, if that is known."""
@@ -184,7 +188,7 @@ class Store:
 
     def put_score(self, cell_id: str, metric: str, version: int, reference_id: str | None, score: Score) -> None:
         """Keep a score; keyed by the metric's version and the reference it was taken against."""
-        write_json(self._score(cell_id, metric, version, reference_id), score.to_json())
+        self._scratch.write_json(self._score(cell_id, metric, version, reference_id), score.to_json())
 
     def score(self, cell_id: str, metric: str, version: int, reference_id: str | None) -> Score | None:
         """A kept score, or None."""
@@ -198,7 +202,7 @@ class Store:
 
     def put_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep what a recipe expanded to, for `mxbench report`."""
-        write_json(self.root / "plans" / f"{name}.json", dict(plan))
+        self._scratch.write_json(self.root / "plans" / f"{name}.json", dict(plan))
 
     def plans(self) -> dict[str, dict[str, Any]]:
         """All plans, by name."""
@@ -211,7 +215,7 @@ class Store:
         if target.is_file() or not source.is_file():
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f".{name}.{os.getpid()}.tmp")
+        fresh = self._scratch.fresh(".mp4")
         try:
             with full_disk_named(target):
                 try:
@@ -224,7 +228,11 @@ class Store:
 
     def write(self, name: str, text: str) -> Path:
         """Write a report file into the folder; returns its path."""
-        write_text(self.root / name, text)
+        return self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> Path:
+        """Likewise, for pictures."""
+        self._scratch.write(self.root / name, data)
         return self.root / name
 
     def append_provenance(self, entry: Mapping[str, Any]) -> None:
@@ -233,4 +241,9 @@ class Store:
         with locked(self.root / ".locks" / "provenance"):
             known = read_json(path)
             runs = known["runs"] if isinstance(known, dict) and isinstance(known.get("runs"), list) else []
-            write_json(path, {"runs": [*runs, dict(entry)]})
+            self._scratch.write_json(path, {"runs": [*runs, dict(entry)]})
+
+
+def _write_json(path: Path, data: Any) -> None:
+    """A file of a folder that has no name yet: plain, since the folder is moved as a whole."""
+    path.write_text(as_json(data), encoding="utf-8", newline="")

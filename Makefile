@@ -1,0 +1,39 @@
+# `make demo` and `make test` set everything up by themselves, in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check fmt smoke setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(READY)
+
+# Render and compare eight methods on the built-in model; resumes where it was stopped.
+demo: setup
+	$(BIN)/mxbench run --recipe recipes/demo.yaml --out results/demo
+
+# What CI runs: style, types, tests, and every method rendered once.
+test: check smoke
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+smoke: setup
+	rm -rf results/smoke
+	$(BIN)/mxbench run --recipe recipes/smoke.yaml --out results/smoke
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) results/smoke results/demo

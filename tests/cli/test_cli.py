@@ -1,0 +1,349 @@
+"""The command line: what it prints, what it returns, and that no bad input shows a traceback."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import mxbench.models
+from mxbench.cli import main as main_module
+from mxbench.video import write_lossless, write_preview
+
+COMMANDS = ["run", "ablate", "report", "score", "analyze", "list", "show", "doctor"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def mxbench_cli(monkeypatch, capsys, tmp_path):
+    """Run the command line in an empty directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mxbench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main_module.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return invoke
+
+
+@pytest.fixture
+def fake_model(monkeypatch):
+    from fakes import FakeModel
+
+    from mxbench.runs import runner
+
+    model = FakeModel()
+    monkeypatch.setitem(runner.run.__kwdefaults__, "loader", lambda _: model)
+    return model
+
+
+def clip(path, frames=5, size=(32, 48), fps=8, seed=0, noise=0):
+    rng = np.random.default_rng(seed)
+    data = rng.integers(40, 210, (frames, *size, 3)) + np.random.default_rng(9).integers(
+        -noise, noise + 1, (frames, *size, 3)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write = write_lossless if path.suffix == ".mkv" else write_preview
+    write(path, data.clip(0, 255).astype(np.uint8), Fraction(fps))
+    return path
+
+
+def one_line(code, err, *said, expected=2):
+    assert code == expected
+    assert err.startswith("mxbench: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for words in said:
+        assert words in err
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["analyze", "tensors"], ["analyze", "theory"]])
+def test_every_help_has_an_example_and_short_options(mxbench_cli, command):
+    code, out, _ = mxbench_cli(*command, "--help")
+    assert code == 0
+    if command != ["analyze"]:
+        assert "Examples:" in out
+        assert f"mxbench {' '.join(command)}".strip() in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_readme_names_every_command_and_every_command_it_names_exists(mxbench_cli):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^mxbench ([a-z]+)", text, re.M)) | set(re.findall(r"`mxbench ([a-z]+)", text))
+    assert named == set(COMMANDS)
+
+
+def test_version_and_unknown_commands(mxbench_cli):
+    assert mxbench_cli("--version")[1].startswith("mxbench, version")
+    code, _, err = mxbench_cli("rum")
+    one_line(code, err, "did you mean run")
+    code, _, err = mxbench_cli("run", "--nosuch")
+    one_line(code, err, "--nosuch", "--help")
+
+
+@pytest.mark.parametrize("kind", ["models", "methods", "metrics", "recipes", "fields"])
+def test_list_prints_tables_and_json(mxbench_cli, kind):
+    code, out, _ = mxbench_cli("list", kind, "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert len(rows) >= 1
+    assert mxbench_cli("list", kind)[0] == 0
+    assert all(row["name"] for row in rows)
+
+
+def test_show_expands_methods_models_recipes_and_cells(mxbench_cli, fake_model, tmp_path):
+    method = json.loads(mxbench_cli("show", "mxattn", "--json")[1])
+    assert method["fields"]["scale_rule"] == "uos"
+    assert method["spec"]["row_sum"] == "quantised"
+    assert "boundary_ratio" in mxbench_cli("show", "nano")[1]
+    recipe = json.loads(mxbench_cli("show", ROOT / "recipes" / "demo.yaml", "--json")[1])
+    assert [row["role"] for row in recipe["rows"]][:2] == ["reference", "noise_floor"]
+    mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")
+    cell = next(Path("out/cells").iterdir())
+    shown = json.loads(mxbench_cli("show", cell, "--json")[1])
+    assert shown["cell"] == cell.name
+    assert shown["prompt"]
+    one_line(*_error(mxbench_cli("show", "mxattm")), "did you mean mxattn")
+
+
+def _error(result):
+    return result[0], result[2]
+
+
+def test_a_hybrid_policy_is_shown_rule_by_rule(mxbench_cli, tmp_path):
+    (tmp_path / "h.yaml").write_text(
+        "methods:\n- name: hybrid\n  rules:\n  - {layers: 0, use: fp16}\n  - {steps: [-2, -1], use: fp16}\n"
+        "  - {use: mxattn}\n"
+    )
+    rows = json.loads(mxbench_cli("show", "h.yaml", "--json")[1])["rows"]
+    assert rows[-1]["where"] == [
+        "layers 0, steps all, experts all, self-attention: fp16",
+        "layers all, steps -2,-1, experts all, self-attention: fp16",
+        "layers all, steps all, experts all, self-attention: mxattn",
+    ]
+
+
+def test_run_ends_with_the_table_and_leaves_report_and_previews(mxbench_cli, fake_model, tmp_path):
+    code, out, err = mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "2", "-o", "out")
+    assert code == 0
+    assert "MXAttention" in out
+    assert "8 rendered, 0 kept" in err
+    assert {p.name for p in Path("out").iterdir()} >= {"report.md", "report.csv", "previews", "provenance.json"}
+    assert len(list(Path("out/previews").rglob("*.mp4"))) == 8
+    seconds = json.loads(Path("out/provenance.json").read_text())["runs"][0]["seconds"]
+    assert {"startup", "denoise", "decode", "harness_per_cell"} <= set(seconds)
+    report = Path("out/report.md").read_text(encoding="utf-8")
+    assert not re.search(r"20\d\d-\d\d|seconds|/root|/tmp|/home", report)
+    code, out, err = mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "2", "-o", "out")
+    assert "rendered" not in err
+
+
+def test_a_dry_run_prints_the_grid_and_makes_nothing(mxbench_cli, fake_model):
+    code, out, _ = mxbench_cli("run", "-a", "mxfp4", "-n", "2", "--dry-run")
+    assert code == 0
+    assert "6 cells to render" in out
+    assert not Path("results").exists()
+    assert fake_model.rendered == []
+
+
+def test_failed_cells_give_exit_code_1(mxbench_cli, fake_model):
+    fake_model.fail["mxfp4"] = "nan"
+    code, _, err = mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")
+    assert code == 1
+    assert "mxfp4: failed: NaN" in err
+
+
+def test_an_unsupported_method_is_said_before_and_in_the_table(mxbench_cli, fake_model):
+    code, out, err = mxbench_cli("run", "-a", "mxfp4", "-i", "sdpa", "-n", "1", "-o", "out")
+    assert code == 1
+    assert "unsupported" in err
+    assert "unsupported" in out
+
+
+def test_an_interrupted_run_returns_130_and_says_how_to_go_on(mxbench_cli, fake_model, monkeypatch):
+    fake_model.fail["mxfp4"] = KeyboardInterrupt()
+    code, _, err = mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")
+    assert code == 130
+    assert "run the same command again" in err
+    fake_model.fail.clear()
+    fake_model.rendered.clear()
+    assert mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")[0] == 0
+    assert [name for name, *_ in fake_model.rendered] == ["mxfp4"]
+
+
+def test_ablate_makes_table_3_and_sweeps(mxbench_cli, fake_model):
+    code, out, _ = mxbench_cli("ablate", "-n", "2", "-o", "abl", "-q")
+    assert code == 0
+    assert "w/o PNQ and UOS" in out
+    assert "PNQ" in out
+    code, out, _ = mxbench_cli("ablate", "--sweep", "q_max=6:7:0.5", "-n", "2", "-o", "sweep", "-q")
+    assert code == 0
+    assert all(value in out for value in ("6", "6.5", "7"))
+    one_line(*_error(mxbench_cli("ablate", "--sweep", "qmax=6:8:1")), "did you mean q_max")
+    one_line(*_error(mxbench_cli("ablate", "-a", "fp8")), "no sequential ablation")
+
+
+def test_report_prints_every_form(mxbench_cli, fake_model):
+    mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "3", "-o", "out", "-q")
+    assert "MXAttention" in mxbench_cli("report", "out")[1]
+    assert mxbench_cli("report", "out", "-f", "md")[1].encode() == Path("out/report.md").read_bytes()
+    assert mxbench_cli("report", "out", "-f", "csv")[1].encode() == Path("out/report.csv").read_bytes()
+    assert json.loads(mxbench_cli("report", "out", "-f", "json")[1])
+    one_line(*_error(mxbench_cli("report", "nowhere")), "no results folder")
+    one_line(*_error(mxbench_cli("report", ".")), "holds no results")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-a", "mxatn"], "did you mean mxattn"),
+        (["-m", "wan"], "unknown model 'wan'"),
+        (["-a", "mxfp4", "-M", "psrn"], "did you mean psnr"),
+        (["-a", "mxfp4", "-p", "nothing.txt"], "nothing.txt"),
+        (["-a", "mxfp4", "-n", "0"], "limit"),
+        (["-a", "mxfp4", "-s", "0"], "seeds"),
+        (["-r", "dmo"], "did you mean demo"),
+        (["-r", "no/such.yaml"], "no recipe"),
+    ],
+)
+def test_bad_input_is_one_line_and_makes_nothing(mxbench_cli, arguments, said):
+    code, out, err = mxbench_cli("run", *arguments)
+    one_line(code, err, said)
+    assert out == ""
+    assert not Path("results").exists()
+
+
+def test_awkward_prompts_run(mxbench_cli, fake_model, tmp_path):
+    prompts = ["plain", "quotes \" and ' and “these”", "a/b\\c ../..", "🎈 emoji 日本語", "x" * 1400, "NA", "plain"]
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(prompts).encode() + b"\r\n\r\n")
+    code, _, err = mxbench_cli("run", "-a", "mxfp4", "-p", "p.txt", "-o", "out")
+    assert code == 0
+    assert "18 rendered" in err
+    assert {prompt for _, prompt, _ in fake_model.rendered} == set(prompts)
+    (tmp_path / "p.csv").write_text('prompt,other\nNA,1\n"with ""quotes"", comma",2\n', encoding="utf-8")
+    fake_model.rendered.clear()
+    assert mxbench_cli("run", "-a", "mxfp4", "-p", "p.csv", "-o", "out2", "-q")[0] == 0
+    assert {prompt for _, prompt, _ in fake_model.rendered} == {"NA", 'with "quotes", comma'}
+    (tmp_path / "empty.txt").write_text("\n \n")
+    one_line(*_error(mxbench_cli("run", "-a", "mxfp4", "-p", "empty.txt")), "empty.txt")
+
+
+def test_a_results_folder_that_is_a_file_is_named(mxbench_cli, tmp_path):
+    (tmp_path / "file").touch()
+    one_line(*_error(mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "file")), "cannot hold results")
+
+
+def test_score_pairs_folders_by_name_and_survives_bad_clips(mxbench_cli, tmp_path):
+    for name in ("a", "b", "short", "small", "fast", "corrupt", "lonely", "one"):
+        frames = 1 if name == "one" else 5
+        clip(tmp_path / "mine" / f"{name}.mp4", noise=20, frames=frames)
+        if name != "lonely":
+            clip(
+                tmp_path / "ref" / f"{name}.mkv",
+                frames=9 if name == "short" else frames,
+                size=(64, 64) if name == "small" else (32, 48),
+                fps=24 if name == "fast" else 8,
+            )
+    whole = (tmp_path / "mine" / "corrupt.mp4").read_bytes()
+    (tmp_path / "mine" / "corrupt.mp4").write_bytes(whole[: len(whole) // 2])
+    code, out, _ = mxbench_cli("score", "mine", "-R", "ref", "-M", "psnr", "-M", "temporal_flickering", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert set(found["scores"]) == {"a", "b", "one"}
+    assert set(found["problems"]) == {"short", "small", "fast", "corrupt", "lonely"}
+    assert "5 frames" in found["problems"]["short"]
+    assert "48×32" in found["problems"]["small"]
+    assert "frame rate" in found["problems"]["fast"]
+    assert found["scores"]["one"]["temporal_flickering"]["unscored"]
+    code, out, _ = mxbench_cli("score", "mine", "-R", "ref", "-M", "psnr", "--align")
+    assert "cut from 9 to 5 frames" in out
+    assert "mean of 4" in out
+
+
+def test_score_takes_single_files_and_tiny_frames(mxbench_cli, tmp_path):
+    clip(tmp_path / "a.mkv", size=(5, 5))
+    clip(tmp_path / "b.mkv", size=(5, 5), noise=9)
+    code, out, _ = mxbench_cli("score", "a.mkv", "-R", "b.mkv")
+    assert code == 0
+    assert "unscored" in out
+    assert "SSIM" in out
+    code, out, _ = mxbench_cli("score", "a.mkv", "-R", "a.mkv", "-M", "psnr", "-M", "cosine", "--json")
+    score = json.loads(out)["scores"]["a.mkv"]
+    assert score["psnr"]["value"] == 100
+    assert score["cosine"]["value"] == 1
+    assert score["psnr"]["details"]["identical_frames"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.mp4", "-R", "none.mp4"], "no video or folder"),
+        (["a.mkv", "-R", "."], "a folder and a file"),
+        (["empty", "-R", "empty2"], "no video in"),
+        (["a.mkv", "-R", "a.mkv", "-M", "pnsr"], "did you mean psnr"),
+    ],
+)
+def test_score_names_what_is_wrong(mxbench_cli, tmp_path, arguments, said):
+    clip(tmp_path / "a.mkv")
+    for name in ("empty", "empty2"):
+        (tmp_path / name).mkdir()
+    one_line(*_error(mxbench_cli("score", *arguments)), said)
+
+
+def test_analyze_tensors_measures_every_method(mxbench_cli, tmp_path):
+    torch.manual_seed(0)
+    tensors = {f"x.{name}": torch.randn(1, 2, 200, 64) for name in "qkv"}
+    save_file(tensors, tmp_path / "t.safetensors")
+    code, out, _ = mxbench_cli("analyze", "tensors", "t.safetensors", "--json")
+    rows = {row["method"]: row for row in json.loads(out)}
+    assert code == 0
+    assert len(rows) == 11
+    assert rows["fp16"]["relative_l2"] < 1e-5
+    assert rows["mxattn"]["row_sum_bias"] == pytest.approx(0, abs=1e-6)
+    assert rows["mxfp4"]["row_sum_bias"] < -0.01
+    assert sum(rows["mxfp4"]["share"].values()) == pytest.approx(1)
+    assert mxbench_cli("analyze", "tensors", "t.safetensors", "-a", "mxfp4")[0] == 0
+    one_line(*_error(mxbench_cli("analyze", "tensors", "none.safetensors")), "there is no file")
+    (tmp_path / "bad.safetensors").write_bytes(b"x")
+    one_line(*_error(mxbench_cli("analyze", "tensors", "bad.safetensors")), "no safetensors file")
+    save_file({"x.q": tensors["x.q"]}, tmp_path / "half.safetensors")
+    one_line(*_error(mxbench_cli("analyze", "tensors", "half.safetensors")), "add x.k and x.v")
+
+
+def test_analyze_theory_prints_and_draws(mxbench_cli, tmp_path):
+    code, out, _ = mxbench_cli("analyze", "theory", "--json", "--figure", "t.svg")
+    assert code == 0
+    claims = json.loads(out)
+    assert any(claim["computed"] == "29/4" for claim in claims)
+    assert (tmp_path / "t.svg").stat().st_size > 1000
+
+
+def test_doctor_finds_this_machine_fit(mxbench_cli):
+    code, out, _ = mxbench_cli("doctor", "--json")
+    checks = {row["check"]: row for row in json.loads(out)}
+    assert code == 0
+    assert checks["impl reference"]["ok"]
+    assert checks["impl cudnn"]["fix"]
+
+
+def test_completion_offers_methods():
+    environment = os.environ | {
+        "_MXBENCH_COMPLETE": "bash_complete", "COMP_WORDS": "mxbench run --method mx", "COMP_CWORD": "3",
+    }  # fmt: skip
+    script = "from mxbench.cli.main import cli; cli(prog_name='mxbench')"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert "mxattn" in done.stdout
+
+
+def test_models_are_a_literal_table():
+    assert set(mxbench.models.MODELS) == {"nano"}
