@@ -161,9 +161,8 @@ def _qk_format(spec: AttentionSpec, value: Any) -> AttentionSpec:
     if any(z is None or z.form.block is not None for z in (spec.q, spec.k)):
         raise UserError("qk_format belongs to methods with 8-bit Q and K", "use q.format and k.format")
     assert spec.q is not None and spec.k is not None
-    return replace(
-        spec, q=replace(spec.q, format=value, rounding="rne"), k=replace(spec.k, format=value, rounding="rne")
-    )
+    q, k = (z if z.format == value else replace(z, format=value, rounding="rne") for z in (spec.q, spec.k))
+    return replace(spec, q=q, k=k)
 
 
 def _p_field(field: str, cast: Callable[[Any], Any]) -> tuple[Get, Set]:

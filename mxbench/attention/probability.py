@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from mxbench.formats.block import divided
+from mxbench.formats.block import divided, largest
 from mxbench.formats.element import E2M1, E4M3, E8M0, round_to
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
@@ -36,7 +36,7 @@ def quantise_tile_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor)
         return _round_(p, quantizer, scratch)
     block = p.unflatten(-1, (-1, form.block))
     spare = scratch.unflatten(-1, (-1, form.block))
-    amax = _largest(block)
+    amax = largest(block, (-1,))
     if form.scale is E8M0:
         # Rounded where it stands: the spacing of E2M1·2^e at p is half of max(the power of two under p, 2^e).
         scale = power_of_two(mx_exponent(amax, quantizer.scale_rule))
@@ -53,14 +53,6 @@ def quantise_tile_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor)
     _round_(p, quantizer, scratch)
     block.mul_(stored)
     return p
-
-
-def _largest(block: torch.Tensor) -> torch.Tensor:
-    """``block.amax(-1, keepdim=True)``; fewer than 32 elements in a row leave torch's vectorised path."""
-    half = block.shape[-1] // 2
-    if half < 16:
-        block = torch.maximum(block[..., :half], block[..., half:])
-    return block.amax(-1, keepdim=True)
 
 
 def _round_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor) -> torch.Tensor:

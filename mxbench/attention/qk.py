@@ -11,7 +11,7 @@ import torch
 from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean
 from mxbench.errors import UserError
 
-__all__ = ["Prepared", "hadamard_matrix", "prepare_qk"]
+__all__ = ["Prepared", "contiguous_fp32", "hadamard_matrix", "prepare_qk"]
 
 
 @cache
@@ -59,6 +59,11 @@ class Prepared:
     owed_rows: int = 1
 
 
+def contiguous_fp32(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in FP32 and in one order of memory, so that no sum depends on the strides it came with."""
+    return x.to(torch.float32, memory_format=torch.contiguous_format).contiguous()  # to() keeps the strides of FP32
+
+
 def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepared:
     """Apply the stages of ``spec.qk``.
 
@@ -67,7 +72,7 @@ def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepare
         k: ``[B,H,Nk,D]``, only real keys.
         spec: the method.
     """
-    q, k = q.float(), k.float()
+    q, k = contiguous_fp32(q), contiguous_fp32(k)
     owed, rows = None, 1
     if spec.stage(KMean) is not None:
         k = k - k.mean(-2, keepdim=True)
@@ -82,6 +87,8 @@ def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepare
         owed = mean @ k.transpose(-1, -2)
     rotate = spec.stage(Hadamard)
     if rotate is not None:
-        r = hadamard_matrix(q.shape[-1], rotate.sign_seed).to(q.device)
-        q, k = q @ r, k @ r
+        d = q.shape[-1]
+        # Sums first, then one factor: sums of BF16 inputs are nearly always exact, in whatever order they are made.
+        signs = hadamard_matrix(d, rotate.sign_seed).sign().to(q.device)
+        q, k = (q @ signs).mul_(d**-0.5), (k @ signs).mul_(d**-0.5)
     return Prepared(q, k, owed, rows)

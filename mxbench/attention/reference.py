@@ -16,7 +16,7 @@ import torch
 
 from mxbench.attention.exponential import expcast_values_
 from mxbench.attention.probability import quantise_tile_
-from mxbench.attention.qk import prepare_qk
+from mxbench.attention.qk import contiguous_fp32, prepare_qk
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState, arrange, smooth_value
@@ -25,7 +25,8 @@ from mxbench.formats.groups import ROWS
 
 __all__ = ["Operands", "prepare", "reference", "walk"]
 
-_CHUNK = 1 << 17  # scores of one key tile worked on at once: what stays in a core's cache
+_CHUNK = 1 << 18  # scores of one key tile worked on at once by a thread of a CPU: what stays in its cache
+_CHUNK_DEVICE = 1 << 26  # and by an accelerator: enough work for a launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def prepare(
 ) -> Operands:
     """Everything before the first tile: means, rotation, order of the tokens, quantised operands."""
     ready = prepare_qk(q, k, spec)
-    k_ready, v_ready, owed, means = ready.k, v.float(), ready.owed, False
+    k_ready, v_ready, owed, means = ready.k, contiguous_fp32(v), ready.owed, False
     if spec.v_smooth is not None:
         order, means = arrange(v_ready, spec.v_smooth, site, state, tag)
         if order is not None:
@@ -123,6 +124,10 @@ def _reordered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1, d).index_select(0, (order + first).flatten()).view(x.shape)
 
 
+def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (0, 0, 0, rows)) if rows else x
+
+
 def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
     """The online softmax over ascending key tiles.
 
@@ -133,15 +138,19 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
     nk, dv, tile = operands.k.shape[-2], operands.v.shape[-1], spec.kv_tile
     pad = -nk % tile
     q = operands.q.reshape(b * h, nq, d)
-    kt = torch.nn.functional.pad(operands.k.reshape(b * h, nk, d), (0, 0, 0, pad)).transpose(-1, -2).contiguous()
-    v = torch.nn.functional.pad(operands.v.reshape(b * h, nk, dv), (0, 0, 0, pad))
-    mean = operands.mean.reshape(b * h, -1, dv) if operands.mean is not None else None
+    kt = _padded(operands.k.reshape(b * h, nk, d), pad).transpose(-1, -2).contiguous()
+    # P comes multiplied by its prescale, and rounding may raise it: V gives way by a power of two, or values near the
+    # limit of FP32 would overflow.
+    headroom = 1.0 if spec.p is None else 2.0 ** max(1, 1 + math.ceil(math.log2(spec.p.prescale)))
+    v = _padded(operands.v.reshape(b * h, nk, dv) / headroom, pad)
+    mean = operands.mean.reshape(b * h, -1, dv) / headroom if operands.mean is not None else None
     owed = None
     if operands.owed is not None:
         owed = torch.nn.functional.pad(operands.owed.reshape(b * h, -1, nk), (0, pad))
     out = q.new_empty(b * h, nq, dv)
-    heads = max(1, min(b * h, _CHUNK // (tile * min(nq, 256))))
-    step = max(1, _CHUNK // (tile * heads))
+    chunk = _CHUNK * torch.get_num_threads() if q.device.type == "cpu" else _CHUNK_DEVICE
+    heads = max(1, min(b * h, chunk // (tile * min(nq, 256))))
+    step = max(1, chunk // (tile * heads))
     if owed is not None and step < nq:
         step = max(1, step // operands.owed_rows) * operands.owed_rows
     for lo in range(0, b * h, heads):
@@ -158,7 +167,7 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
                 nk,
                 spec,
             )
-    return out.view(b, h, nq, dv)
+    return out.mul_(headroom).view(b, h, nq, dv)
 
 
 def _rows(
@@ -206,5 +215,5 @@ def _rows(
         o.mul_(alpha).baddbmm_(p, v[:, keys])
         if mean is not None:
             o.addcmul_(own, mean[:, start // ROWS, None, :])
-    # Rows whose maximum is NaN are NaN: the integer codes of ExpCast would hide it.
-    return o.div_(l).masked_fill_(m.isnan(), float("nan"))
+    # A NaN score makes the maximum NaN, and with it alpha: ExpCast's integer codes cannot hide it.
+    return o.div_(l)

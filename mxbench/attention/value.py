@@ -49,7 +49,7 @@ def active_steps(smooth: VSmooth, n_steps: int) -> list[int]:
     """
     if smooth.placement == "every":
         return list(range(n_steps))
-    n = math.ceil(Fraction(str(smooth.window)) * n_steps)  # 0.7 of 10 steps is 7, not 8
+    n = math.ceil(Fraction(str(smooth.window)) * n_steps)  # 0.14 of 50 steps is 7, not 8
     if smooth.placement == "leading":
         return list(range(n))
     return [i * n_steps // n for i in range(n)]
@@ -153,8 +153,7 @@ def lloyd(
     if centres is None:
         start = [i * (n - 1) // max(k - 1, 1) for i in range(k)]
         centres = v[:, :, start, :]
-    shift = v.mean(-2, keepdim=True)  # distances do not change, and FP32 keeps their digits
-    flat, points = (centres - shift).reshape(b * h, k, d), (v - shift).reshape(b * h, n, d)
+    flat, points = centres.reshape(b * h, k, d), v.reshape(b * h, n, d)
     labels = torch.empty(b * h, n, dtype=torch.int64, device=v.device)
     moved = torch.empty_like(flat)
     chunk = max(1, _CHUNK // (n * k))
@@ -165,7 +164,7 @@ def lloyd(
             count = member.sum(-1, keepdim=True)
             c = torch.where(count > 0, (member @ x).div_(count.clamp(min=1.0)), c)
         labels[lo : lo + chunk], moved[lo : lo + chunk] = _nearest(x, c), c
-    return labels.view(b, h, n), moved.view(b, h, k, d) + shift
+    return labels.view(b, h, n), moved.view(b, h, k, d)
 
 
 def _nearest(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ __all__ = [
     "encode",
     "exponent_floor",
     "round_to",
+    "round_to_",
 ]
 
 Rounding = Literal["rne", "half_away"]
@@ -81,13 +82,18 @@ def round_to(x: torch.Tensor, element: Element, rounding: Rounding = "rne") -> t
     Returns:
         FP32 tensor of the same shape with values of ``element``. NaN stays NaN. Zeros may lose their sign.
     """
+    return round_to_(x.clone(), element, rounding)
+
+
+def round_to_(x: torch.Tensor, element: Element, rounding: Rounding = "rne") -> torch.Tensor:
+    """``round_to`` in place; returns ``x``."""
     if element is E8M0:
         raise ValueError("E8M0 values are chosen by a scale rule, not by rounding")
-    x = x.clamp(-element.max, element.max)
+    x.clamp_(-element.max, element.max)
     if element.mantissa is None:
         if rounding == "half_away":
-            whole = x.trunc()
-            return whole.add_(torch.where((x - whole).abs() >= 0.5, x.sign(), torch.zeros_like(x)))
+            part = x.frac()
+            return x.sub_(part).add_(part.mul_(2.0).trunc_())  # each step is exact
         return x.round_()
     if rounding != "rne":
         raise ValueError(f"rounding {rounding!r} is defined for int8 alone")

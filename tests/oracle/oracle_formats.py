@@ -124,7 +124,8 @@ def nvfp4(x: NDArray, axis: int = -1, tensor_scale: bool = False) -> F32:
     blocks = _blocks(x, axis, 16)
     if tensor_scale:
         whole = np.abs(x).max((-2, -1), keepdims=True).astype(np.float32)
-        g = np.where(whole == 0, np.float32(1), whole / np.float32(2688))[..., None]
+        g = whole / np.float32(2688)
+        g = np.where(g == 0, np.float32(1), g)[..., None]  # a subnormal maximum, divided, is 0 as well
     else:
         whole = g = np.float32(1)
     amax = _amax(blocks)
