@@ -32,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun = time.monotonic()
     options = parse(arguments)
     torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
     world = start()
     session = Session(options, world, begun)
     log = Log(options.folder / "log.jsonl", world)

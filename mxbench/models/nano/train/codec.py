@@ -7,13 +7,14 @@ holds both ways equal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanResample, WanResidualBlock, patchify, unpatchify
 
-__all__ = ["decode", "encode"]
+__all__ = ["Codec"]
 
 # All inner functions take planes [B·T,C,H,W] and the number of frames T.
 
@@ -61,49 +62,63 @@ def _resample(layer: Any, x: torch.Tensor, frames: int) -> tuple[torch.Tensor, i
     return x, frames
 
 
-def _middle(block: Any, x: torch.Tensor, frames: int) -> torch.Tensor:
-    x = _residual(block.resnets[0], x, frames)
-    for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
-        x = _residual(resnet, attention(x.unsqueeze(2)).squeeze(2), frames)
-    return x
-
-
 def _in_float32(layer: Any, x: torch.Tensor, frames: int) -> torch.Tensor:
     with torch.autocast(x.device.type, enabled=False):
         return _causal(layer, x.float(), frames)
 
 
-def encode(vae: Any, x: torch.Tensor, patch: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and log variance of the latents ``[B,16,5,16,16]`` of clips in [-1,1] ``[B,3,17,128,128]``."""
-    encoder = vae.encoder
-    n, frames = x.shape[0], x.shape[2]
-    x = patchify(x, patch).transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-    x = _causal(encoder.conv_in, x, frames)
-    for layer in encoder.down_blocks:
-        if isinstance(layer, WanResample):
-            x, frames = _resample(layer, x, frames)
-        elif isinstance(layer, WanResidualBlock):
-            x = _residual(layer, x, frames)
-        else:
-            raise TypeError(type(layer).__name__)
-    x = _norm(encoder.norm_out, _middle(encoder.mid_block, x, frames))
-    x = _in_float32(vae.quant_conv, _in_float32(encoder.conv_out, x, frames), frames)
-    mean, log_variance = x.unflatten(0, (n, frames)).transpose(1, 2).chunk(2, 1)
-    return mean, log_variance.clamp(-30, 20)
+class Codec:
+    """A Wan VAE without attention on its scales, on whole clips.
 
+    Args:
+        vae: an ``AutoencoderKLWan``; its own parameters are used, so gradients reach them.
+        compiled: compile the residual blocks, one compilation for all of one shape.
+    """
 
-def decode(vae: Any, z: torch.Tensor, patch: int = 2) -> torch.Tensor:
-    """Clips ``[B,3,17,128,128]`` of latents; not clamped."""
-    decoder = vae.decoder
-    n, frames = z.shape[0], z.shape[2]
-    x = z.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
-    x = _causal(decoder.conv_in, _causal(vae.post_quant_conv, x, frames), frames)
-    x = _middle(decoder.mid_block, x, frames)
-    for block in decoder.up_blocks:
-        for resnet in block.resnets:
-            x = _residual(resnet, x, frames)
-        if block.upsamplers is not None:
-            x, frames = _resample(block.upsamplers[0], x, frames)
-    x = _in_float32(decoder.conv_out, _norm(decoder.norm_out, x), frames)
-    result: torch.Tensor = unpatchify(x.unflatten(0, (n, frames)).transpose(1, 2), patch)
-    return result
+    def __init__(self, vae: Any, *, compiled: bool = False) -> None:
+        self._vae, self._patch = vae, int(vae.config.patch_size)
+        self._residual: Callable[..., torch.Tensor] = _residual
+        if compiled:
+            # Every shape of a block counts as a compilation again, and past the limit they would run uncompiled.
+            torch._dynamo.config.recompile_limit = 64
+            self._residual = torch.compile(_residual, dynamic=False)
+
+    def _middle(self, block: Any, x: torch.Tensor, frames: int) -> torch.Tensor:
+        x = self._residual(block.resnets[0], x, frames)
+        for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
+            x = self._residual(resnet, attention(x.unsqueeze(2)).squeeze(2), frames)
+        return x
+
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and log variance of the latents ``[B,16,5,16,16]`` of clips in [-1,1] ``[B,3,17,128,128]``."""
+        encoder = self._vae.encoder
+        n, frames = x.shape[0], x.shape[2]
+        x = patchify(x, self._patch).transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        x = _causal(encoder.conv_in, x, frames)
+        for layer in encoder.down_blocks:
+            if isinstance(layer, WanResample):
+                x, frames = _resample(layer, x, frames)
+            elif isinstance(layer, WanResidualBlock):
+                x = self._residual(layer, x, frames)
+            else:
+                raise TypeError(type(layer).__name__)
+        x = _norm(encoder.norm_out, self._middle(encoder.mid_block, x, frames))
+        x = _in_float32(self._vae.quant_conv, _in_float32(encoder.conv_out, x, frames), frames)
+        mean, log_variance = x.unflatten(0, (n, frames)).transpose(1, 2).chunk(2, 1)
+        return mean, log_variance.clamp(-30, 20)
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        """Clips ``[B,3,17,128,128]`` of latents; not clamped."""
+        decoder = self._vae.decoder
+        n, frames = z.shape[0], z.shape[2]
+        x = z.transpose(1, 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        x = _causal(decoder.conv_in, _causal(self._vae.post_quant_conv, x, frames), frames)
+        x = self._middle(decoder.mid_block, x, frames)
+        for block in decoder.up_blocks:
+            for resnet in block.resnets:
+                x = self._residual(resnet, x, frames)
+            if block.upsamplers is not None:
+                x, frames = _resample(block.upsamplers[0], x, frames)
+        x = _in_float32(decoder.conv_out, _norm(decoder.norm_out, x), frames)
+        result: torch.Tensor = unpatchify(x.unflatten(0, (n, frames)).transpose(1, 2), self._patch)
+        return result

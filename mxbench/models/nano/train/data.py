@@ -54,6 +54,8 @@ class Feeder:
         return ids, params
 
     def _work(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
         while not self._closed.is_set():
             try:
                 made: tuple[torch.Tensor | None, dict[str, torch.Tensor]] | BaseException = self._make()

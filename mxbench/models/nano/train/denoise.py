@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from mxbench.models.nano import tokenizer
 from mxbench.models.nano.draw import draw
-from mxbench.models.nano.train import codec
+from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder, Pool, tokens
 from mxbench.models.nano.train.loop import Log, Trainee, train
 from mxbench.models.nano.train.optimise import optimisers
@@ -48,21 +49,25 @@ def flops(architecture: Mapping[str, Mapping[str, Any]], n: int = 1280) -> float
 
 @contextmanager
 def _prepared(dit: Any, session: Session) -> Iterator[None]:
-    """Blocks compiled, one compilation for all, and the conditioning kept in FP32."""
-    conditioning = dit.condition_embedder
+    """Blocks compiled, one compilation for all; the conditioning kept in FP32; patches of one cell a matrix product."""
+    conditioning, patches = dit.condition_embedder, dit.patch_embedding
     plain = conditioning.forward
 
     def precise(*arguments: Any, **named: Any) -> Any:
         with torch.autocast(session.world.device.type, enabled=False):
             return plain(*arguments, **named)
 
-    conditioning.forward = precise
+    def project(x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.movedim(1, -1), patches.weight.flatten(1), patches.bias).movedim(-1, 1)
+
+    assert patches.kernel_size == (1, 1, 1)
+    conditioning.forward, patches.forward = precise, project
     if session.options.compile:
         dit.compile_repeated_blocks(fullgraph=True, dynamic=False)
     try:
         yield
     finally:
-        del conditioning.forward
+        del conditioning.forward, patches.forward
         for block in dit.blocks:
             block._compiled_call_impl = None
 
@@ -74,13 +79,13 @@ def _pool(options: Options, session: Session, stage: int, step: int) -> tuple[Fe
         torch.tensor(session.architecture["vae"][k], device=device).view(1, -1, 1, 1, 1)
         for k in ("latents_mean", "latents_std")
     )
-    paint, there = session.compiled(draw), session.compiled(codec.encode)
+    paint, codec = session.compiled(draw), Codec(vae, compiled=options.compile)
 
     @torch.no_grad()
     def encode(params: dict[str, torch.Tensor]) -> torch.Tensor:
         x = paint(params) * 2 - 1
         with session.autocast():
-            latents = there(vae, x)[0].float()
+            latents = codec.encode(x)[0].float()
         return (latents - mean) / std
 
     feeder = Feeder(

@@ -1,4 +1,4 @@
-"""What the networks draw so far: a picture of a few held-out prompts, rendered by the pipeline itself."""
+"""What the networks draw so far: the held-out prompts, rendered by the pipeline itself, and what the VAE gives back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from mxbench.models.nano import build, heldout
+from mxbench.models.nano.draw import draw, to_device
+from mxbench.models.nano.layout import sample
 from mxbench.models.nano.scene import caption
 from mxbench.models.nano.train.data import TEXT
 from mxbench.models.nano.train.loop import Log
@@ -40,7 +42,7 @@ def render(
     return np.asarray(np.round(np.asarray(found) * 255), np.uint8)
 
 
-def strips(clips: np.ndarray, columns: int = 2) -> np.ndarray:
+def strips(clips: np.ndarray, columns: int = 4) -> np.ndarray:
     """Five frames of each clip side by side, the clips one below the other in ``columns`` columns."""
     rows = [np.concatenate([clip[f] for f in _SHOWN], 1) for clip in clips]
     rows += [np.zeros_like(rows[0])] * (-len(rows) % columns)
@@ -48,17 +50,29 @@ def strips(clips: np.ndarray, columns: int = 2) -> np.ndarray:
     return np.concatenate([np.concatenate(rows[c * high : (c + 1) * high], 0) for c in range(columns)], 1)
 
 
+@torch.no_grad()
+def _again(session: Session, n: int) -> np.ndarray:
+    """True clips and, below each, what the VAE makes of them."""
+    _, clips = sample(np.random.default_rng(session.options.seed + 99), n)
+    x = draw(to_device(clips, session.world.device))
+    vae = session.parts["vae"]
+    out = vae.decode(vae.encode(x * 2 - 1).latent_dist.mode()).sample / 2 + 0.5
+    both = torch.stack((x, out.clamp(0, 1)), 1).flatten(0, 1).permute(0, 2, 3, 4, 1)
+    return np.asarray((both * 255).round().byte().cpu().numpy())
+
+
 def look(session: Session, log: Log) -> None:
-    """Render held-out prompts and write ``preview.png`` to the output folder."""
-    if "joint" not in session.facts:
-        return
+    """Write ``vae.png``, and ``preview.png`` with all held-out prompts, to the output folder."""
     from PIL import Image
 
-    toy = session.options.toy
-    prompts = [caption(s) for s in heldout.scenes()[: 1 if toy else 32]]
+    toy, out = session.options.toy, session.options.out
+    out.mkdir(parents=True, exist_ok=True)
+    if "vae" in session.facts:
+        Image.fromarray(strips(_again(session, 1 if toy else 12), 1 if toy else 4)).save(out / "vae.png")
+    if "joint" not in session.facts:
+        return
+    prompts = [caption(s) for s in heldout.scenes()[: 1 if toy else None]]
     parts = {name: copy.deepcopy(part).float().eval() for name, part in session.parts.items()}
-    pipe = build.assemble(parts, session.architecture)
-    clips = render(pipe, prompts, steps=2 if toy else 8)
-    session.options.out.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(strips(clips)).save(session.options.out / "preview.png")
+    clips = render(build.assemble(parts, session.architecture), prompts, steps=2 if toy else 8)
+    Image.fromarray(strips(clips, 1 if toy else 4)).save(out / "preview.png")
     log(preview=len(prompts), mean=float(clips.mean()))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from mxbench.models.nano.draw import draw
-from mxbench.models.nano.train import codec
+from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder
 from mxbench.models.nano.train.loop import Log, Trainee, train
 from mxbench.models.nano.train.optimise import adamw
@@ -47,20 +47,22 @@ def run(options: Options, session: Session, log: Log) -> None:
         feeder = Feeder(
             (options.seed, 1, world.rank, trainee.step), options.batch["vae"], world.device, captions=False
         )
-        paint, there, back = (session.compiled(f) for f in (draw, codec.encode, codec.decode))
+        paint, codec = session.compiled(draw), Codec(vae, compiled=options.compile)
 
         def step(_: int) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
             with torch.no_grad():
                 x = paint(feeder.next()[1]) * 2 - 1
             with session.autocast():
-                mean, log_variance = there(vae, x)
+                mean, log_variance = codec.encode(x)
                 z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-                out = back(vae, z)
+                out = codec.decode(z)
             return _loss(x, out.float(), mean, log_variance)
 
         torch.manual_seed(options.seed * 1000 + world.rank + trainee.step)
         budget = options.minutes["vae"] * 60 / world.size
+        torch.backends.cudnn.benchmark = True
         train(trainee, step, world, log, name="vae", budget=budget, stop_at=session.stop_at, path=path)
+        torch.backends.cudnn.benchmark = False
         feeder.close()
     vae.load_state_dict(trainee.averaged()["vae"])
     vae.eval().requires_grad_(False)
@@ -76,10 +78,11 @@ def fit_statistics(options: Options, session: Session) -> None:
     """Write mean and standard deviation of every latent channel into the VAE's architecture."""
     vae, world = session.parts["vae"], session.world
     feeder = Feeder((options.seed, 2, world.rank), options.batch["vae"], world.device, captions=False)
+    codec = Codec(vae)
     found = []
     for _ in range(1 if options.toy else -(-_STATISTICS // options.batch["vae"])):
         with session.autocast():
-            found.append(codec.encode(vae, draw(feeder.next()[1]) * 2 - 1)[0].float())
+            found.append(codec.encode(draw(feeder.next()[1]) * 2 - 1)[0].float())
     feeder.close()
     latents = torch.cat(found).transpose(0, 1).flatten(1)
     both = torch.stack((latents.mean(1), latents.std(1)))
