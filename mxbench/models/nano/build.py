@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from mxbench.models.nano import tokenizer
+from mxbench.models.nano import tokenizer, weights
 
-__all__ = ["ARCHITECTURE", "SEED", "assemble", "modules", "pipeline"]
+__all__ = ["ARCHITECTURE", "SEED", "assemble", "modules", "pipeline", "trained"]
 
 SEED = 0
 
@@ -90,6 +91,21 @@ def pipeline(seed: int = SEED) -> Any:
     for name in ("transformer", "transformer_2"):
         _sharpen(parts[name])
     return assemble(parts)
+
+
+def trained(folder: Path = weights.SHIPPED) -> Any:
+    """A ``WanPipeline`` on the CPU in FP32 with the weights of a folder, by default those that come with mxbench.
+
+    Raises:
+        UserError: the weights are missing, damaged, or of another architecture.
+    """
+    found = weights.load(folder)
+    parts = modules(found.architecture)
+    # Of a training that stopped before its experts, one DiT serves all noise levels.
+    states = {"transformer_2": found.parts.get("transformer", {}), **found.parts}
+    for name, part in parts.items():
+        weights.fill(part, states.get(name, {}))
+    return assemble(parts, found.architecture)
 
 
 @torch.no_grad()

@@ -38,9 +38,7 @@ COLUMNS = (
 
 def _thing(triple: tuple[str, str, str], size: str, *, striped: bool) -> Thing:
     colour, shape, motion = triple
-    return Thing(
-        colour, shape, motion, None if motion in ("grows", "shrinks") else size, striped and colour != "white"
-    )
+    return Thing(colour, shape, motion, None if motion in ("grows", "shrinks") else size, striped and colour != "white")
 
 
 def scenes() -> tuple[Scene, ...]:

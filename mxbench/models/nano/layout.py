@@ -61,9 +61,7 @@ class Clips:
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def _paths(
-    rng: np.random.Generator, step: np.ndarray, reach: np.ndarray, tries: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _paths(rng: np.random.Generator, step: np.ndarray, reach: np.ndarray, tries: int) -> tuple[np.ndarray, np.ndarray]:
     """Start and end of objects that go along ``step`` ``[B,2]`` and reach ``reach`` ``[B]`` from their centre."""
     n = len(reach)
     room = EDGE - 2 * reach

@@ -13,7 +13,7 @@ import torch
 
 from mxbench.errors import UserError
 
-__all__ = ["MANIFEST", "SHIPPED", "Weights", "fill", "load", "manifest", "save", "shipped"]
+__all__ = ["MANIFEST", "SHIPPED", "Weights", "digest", "fill", "load", "manifest", "save", "shipped"]
 
 SHIPPED = Path(__file__).parent / "weights"
 """The folder of the weights that come with mxbench."""
@@ -70,7 +70,9 @@ def save(
         for name, tensor in _own(state).items():
             half = tensor.detach().to("cpu", torch.float16).contiguous().clone()
             if not bool(torch.isfinite(half).all()):
-                raise UserError(f"{part}/{name} holds a number that FP16 cannot", "lower the learning rate and train on")
+                raise UserError(
+                    f"{part}/{name} holds a number that FP16 cannot", "lower the learning rate and train on"
+                )
             if half.nbytes > room:
                 shards.append({})
                 room = _LIMIT

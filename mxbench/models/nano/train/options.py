@@ -67,7 +67,11 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         start_from=got.start_from,
         minutes={"vae": got.minutes_vae, "joint": got.minutes_joint, "experts": got.minutes_experts},
         stop_after=got.stop_after,
-        batch={"vae": 1 if toy else got.batch_vae, "joint": 2 if toy else got.batch, "experts": 2 if toy else got.batch},
+        batch={
+            "vae": 1 if toy else got.batch_vae,
+            "joint": 2 if toy else got.batch,
+            "experts": 2 if toy else got.batch,
+        },
         rate={"vae": got.rate_vae, "joint": got.rate_joint, "experts": got.rate_experts},
         pool=4 if toy else got.pool,
         compile=not (got.no_compile or toy),

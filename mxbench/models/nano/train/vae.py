@@ -44,9 +44,7 @@ def run(options: Options, session: Session, log: Log) -> None:
     trainee = Trainee({"vae": vae}, [optimiser])
     path = session.resume("vae", trainee)
     if fresh := not trainee.done:
-        feeder = Feeder(
-            (options.seed, 1, world.rank, trainee.step), options.batch["vae"], world.device, captions=False
-        )
+        feeder = Feeder((options.seed, 1, world.rank, trainee.step), options.batch["vae"], world.device, captions=False)
         paint, codec = session.compiled(draw), Codec(vae, compiled=options.compile)
 
         def step(_: int) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
