@@ -27,7 +27,7 @@ def to_device(clips: Clips, device: torch.device | str) -> Params:
 
 
 def _distance(x: torch.Tensor, y: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
-    """Signed distance in radii to the outline of each sample's shape; exact at straight edges, near enough elsewhere."""
+    """Signed distance in radii to the outline of each sample's shape; exact at straight edges, near elsewhere."""
     length = torch.sqrt(x * x + y * y + 1e-9)
     ax, ay = x.abs(), y.abs()
     high = torch.maximum(ax, ay)

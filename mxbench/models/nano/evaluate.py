@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "true clips": evaluate(true_clips(scenes), scenes)["clips"],
         "shuffled": rendered["shuffled"],
     }
-    print(json.dumps(columns) if got.json else table(columns))  # noqa: T20 - the command's result
+    print(json.dumps(columns) if got.json else table(columns))  # noqa: T201 - the command's result
 
 
 if __name__ == "__main__":

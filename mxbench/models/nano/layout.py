@@ -1,4 +1,4 @@
-"""Where the objects of a scene are: starting and ending position, radius and angle, sampled so that nothing is hidden."""
+"""Where the objects of a scene are: position, radius and angle at both ends, sampled so that nothing is hidden."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def _nearest(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray])
     start, end = a[0] - b[0], a[1] - b[1]
     move = end - start
     at = -(start * move).sum(-1) / np.maximum((move * move).sum(-1), 1e-9)
-    return np.linalg.norm(start + move * np.clip(at, 0, 1)[..., None], axis=-1)
+    distance: np.ndarray = np.linalg.norm(start + move * np.clip(at, 0, 1)[..., None], axis=-1)
+    return distance
 
 
 def _radii(rng: np.random.Generator, scenes: Sequence[Scene], which: int) -> np.ndarray:
@@ -107,14 +108,14 @@ def lay_out(scenes: Sequence[Scene], rng: np.random.Generator) -> tuple[Clips, n
     steps = np.array([[DIRECTIONS.get(t.motion, (0, 0)) for t in row] for row in things], np.float64)
     paths = [_paths(rng, steps[k], reach[:, k], _CANDIDATES) for k in (0, 1)]
     far = _nearest(*paths) - reach.sum(1)
-    panned = pan.any(1)
+    panned = np.any(pan != 0, axis=1, keepdims=True)
     if panned.any():  # A still object under a moving camera moves on the screen, and stays in view.
         start = rng.uniform(
             reach[:, :1] + np.maximum(0, -pan), EDGE - reach[:, :1] - np.maximum(0, pan), (_CANDIDATES, n, 2)
         )
         paths[0] = (
-            np.where(panned[:, None], start, paths[0][0]),
-            np.where(panned[:, None], start + pan, paths[0][1]),
+            np.where(panned, start, paths[0][0]),
+            np.where(panned, start + pan, paths[0][1]),
         )
     fits = (far > 0) | (present[:, 1] == 0)
     chosen = np.argmax(fits, 0), np.arange(n)

@@ -60,7 +60,8 @@ def _outline(shape: str, angle: float) -> list[np.ndarray]:
 
     def turned(points: list[tuple[float, float]]) -> np.ndarray:
         turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-        return np.array(points) @ turn
+        result: np.ndarray = np.array(points) @ turn
+        return result
 
     def spokes(n: int, radii: tuple[float, ...]) -> list[tuple[float, float]]:
         turns = [2 * math.pi * k / n for k in range(n)]
@@ -186,9 +187,8 @@ def _blobs(frame: np.ndarray, background: str) -> Iterator[_Blob]:
         rows, columns = np.nonzero(mask)
         inner = np.array([columns.mean(), rows.mean()])
         scale = _UNIT / math.sqrt(area)
-        shift = np.float32(
-            [[scale, 0, _CANVAS / 2 - 0.5 - scale * inner[0]], [0, scale, _CANVAS / 2 - 0.5 - scale * inner[1]]]
-        )
+        move = _CANVAS / 2 - 0.5 - scale * inner
+        shift = np.array([[scale, 0, move[0]], [0, scale, move[1]]], np.float32)
         canvas = cv2.warpAffine(mask, shift, (_CANVAS, _CANVAS), flags=cv2.INTER_AREA)
         centre = (inner + 0.5) / _FINER + (box[1].start, box[0].start)
         yield _Blob(centre, area / _FINER**2, colour, spread, canvas.ravel())
@@ -225,7 +225,7 @@ def _motion(track: list[_Blob], shape: str) -> str:
         if minor > 0.5 * major:
             return "diagonal"
         return ("left" if dx < 0 else "right") if abs(dx) > abs(dy) else ("up" if dy < 0 else "down")
-    growth = np.mean([b.area for b in last]) / np.mean([b.area for b in first])
+    growth = sum(b.area for b in last) / sum(b.area for b in first)
     if not 0.6 < growth < 1.65:
         return "grows" if growth > 1 else "shrinks"
     if shape in ("circle", "ring"):
@@ -243,7 +243,7 @@ def _object(track: list[_Blob]) -> Object:
     colours = [b.colour for b in track]
     radius = float(np.median([math.sqrt(b.area / areas[shape]) for b in track]))
     return Object(
-        colour=max(set(colours), key=colours.count),
+        colour=max(sorted(set(colours)), key=colours.count),
         shape=shape,
         motion=_motion(track, shape),
         size="small" if radius < _SMALL else "large",
@@ -258,6 +258,8 @@ def _pattern(frames: np.ndarray, background: str) -> str:
         at, far = _along(frame.astype(np.float32), dark, light)
         objects = cv2.dilate((far > 40).astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
         tone = np.ma.masked_array(2 * at - 1, objects)
+        if objects.mean() > 0.9:
+            continue
         spread = float(tone.std())
         rows, columns = tone.mean(1).std(), tone.mean(0).std()
         if spread < 0.3:
@@ -266,7 +268,7 @@ def _pattern(frames: np.ndarray, background: str) -> str:
             votes.append("gradient")
         else:
             votes.append("striped" if columns > 0.6 * spread else "checkered")
-    return max(set(votes), key=votes.count)
+    return max(sorted(set(votes)), key=votes.count) if votes else "plain"
 
 
 def read(frames: np.ndarray) -> Reading:

@@ -1,4 +1,4 @@
-"""Weights in a folder: safetensors in FP16, split into files of a size that travels, beside a JSON with their checksums."""
+"""Weights in a folder: safetensors in FP16, in files of a size that travels, and a JSON with their checksums."""
 
 from __future__ import annotations
 

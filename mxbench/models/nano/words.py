@@ -8,7 +8,8 @@ WORDS: tuple[str, ...] = tuple(
     """
     a an the and of in on over under with by from to into through across near at while is are as it its
     one two three small large big tiny medium huge
-    red green blue yellow orange purple pink cyan magenta white black gray grey brown gold silver teal violet navy maroon
+    red green blue yellow orange purple pink cyan magenta white black gray grey brown gold silver teal violet navy
+    maroon
     light dark bright pale deep warm cold soft glowing
     circle square triangle ring cross star diamond ellipse rectangle bar ball disc cube line dot heart hexagon
     moves move moving rises rise falls fall drifts drift slides slide rotates rotate spins spin grows grow shrinks

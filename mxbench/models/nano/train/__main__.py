@@ -1,4 +1,4 @@
-"""The command: ``python -m mxbench.models.nano.train``, or ``torchrun --nproc-per-node 2 -m mxbench.models.nano.train``."""
+"""The command ``python -m mxbench.models.nano.train``; ``torchrun --nproc-per-node 2 -m`` takes it as well."""
 
 from __future__ import annotations
 

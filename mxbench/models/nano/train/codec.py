@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanResample, WanResidualBlock, patchify, unpatchify
+from torch.nn import functional
 
 __all__ = ["Codec"]
 
@@ -22,20 +22,20 @@ __all__ = ["Codec"]
 def _planar(layer: Any, stacked: torch.Tensor) -> torch.Tensor:
     weight = layer.weight.permute(0, 2, 1, 3, 4).flatten(1, 2)
     high, wide = weight.shape[-2:]
-    return F.conv2d(stacked, weight, layer.bias, padding=(high // 2, wide // 2))
+    return functional.conv2d(stacked, weight, layer.bias, padding=(high // 2, wide // 2))
 
 
 def _causal(layer: Any, x: torch.Tensor, frames: int) -> torch.Tensor:
     """A causal convolution: each frame sees itself and two before it, zeros before the first."""
     if layer.kernel_size[0] == 1:
         return _planar(layer, x)
-    padded = F.pad(x.unflatten(0, (-1, frames)), (0, 0, 0, 0, 0, 0, 2, 0))
+    padded = functional.pad(x.unflatten(0, (-1, frames)), (0, 0, 0, 0, 0, 0, 2, 0))
     return _planar(layer, torch.cat((padded[:, :-2], padded[:, 1:-1], padded[:, 2:]), 2).flatten(0, 1))
 
 
 def _norm(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    scaled = F.normalize(x.float(), dim=1) * (layer.scale * layer.gamma.view(1, -1, 1, 1))
-    return F.silu(scaled).to(x.dtype)
+    scaled = functional.normalize(x.float(), dim=1) * (layer.scale * layer.gamma.view(1, -1, 1, 1))
+    return functional.silu(scaled).to(x.dtype)
 
 
 def _residual(block: Any, x: torch.Tensor, frames: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from mxbench.models.nano import tokenizer
 from mxbench.models.nano.draw import draw
@@ -58,7 +58,7 @@ def _prepared(dit: Any, session: Session) -> Iterator[None]:
             return plain(*arguments, **named)
 
     def project(x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x.movedim(1, -1), patches.weight.flatten(1), patches.bias).movedim(-1, 1)
+        return functional.linear(x.movedim(1, -1), patches.weight.flatten(1), patches.bias).movedim(-1, 1)
 
     assert patches.kernel_size == (1, 1, 1)
     conditioning.forward, patches.forward = precise, project

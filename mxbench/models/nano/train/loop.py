@@ -35,7 +35,7 @@ class Log:
         if self.world.rank:
             return
         line = json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in facts.items()})
-        print(line, flush=True)  # noqa: T20 - the progress of a long command
+        print(line, flush=True)  # noqa: T201 - the progress of a long command
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -143,7 +143,7 @@ def train(
     count = 0
     while progress < 1.0:
         loss, facts = step(trainee.step)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         world.average(trainee.parameters)
         norm = trainee.update(_rate(progress, since))
         since, count = since + 1, count + 1

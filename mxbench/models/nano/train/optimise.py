@@ -9,6 +9,9 @@ import torch
 
 __all__ = ["Muon", "adamw", "optimisers"]
 
+_MUON = 8.0
+"""Learning rate of Muon over that of AdamW, whose updates are much smaller in the spectral norm."""
+
 
 def adamw(groups: Iterable[tuple[Iterable[torch.nn.Parameter], float]], device: torch.device) -> torch.optim.Optimizer:
     """AdamW over groups of parameters with their peak learning rates; only matrices decay."""
@@ -30,36 +33,34 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    result: torch.Tensor = x.mT if tall else x
+    return result
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon on matrices, those of one shape in one batched product; ``torch.optim.Muon`` takes them one by one.
-
-    The update has the size of AdamW's, so that both take one learning rate (Liu et al., Muon is scalable, 2025).
-    """
+    """Muon on matrices, those of one shape in one batched product; ``torch.optim.Muon`` takes them one by one."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], peak: float, momentum: float = 0.95) -> None:
-        super().__init__(list(parameters), {"lr": peak, "peak": peak, "momentum": momentum, "weight_decay": 0.01})
+        super().__init__(list(parameters), {"lr": peak, "peak": peak, "momentum": momentum, "weight_decay": 0.002})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One update of every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            shapes: dict[torch.Size, list[torch.nn.Parameter]] = {}
+            shapes: dict[torch.Size, list[torch.Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
                     shapes.setdefault(p.shape, []).append(p)
             for shape, members in shapes.items():
-                gradients = [p.grad for p in members]
+                gradients = [p.grad for p in members if p.grad is not None]
                 for p in members:
                     if "momentum" not in self.state[p]:
                         self.state[p]["momentum"] = torch.zeros_like(p)
                 kept = [self.state[p]["momentum"] for p in members]
                 torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
-                updates = orthogonal(torch.stack(ahead)) * (0.2 * max(shape) ** 0.5)
+                updates = orthogonal(torch.stack(ahead)) * max(1.0, shape[0] / shape[1]) ** 0.5
                 torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(members, list(updates.to(members[0].dtype).unbind()), alpha=-group["lr"])
 
@@ -70,4 +71,4 @@ def optimisers(dit: Any, text_encoder: Any | None, peak: float, device: torch.de
     chosen = {id(p) for p in matrices}
     others = [p for p in dit.parameters() if id(p) not in chosen]
     texts = [] if text_encoder is None else list(text_encoder.parameters())
-    return [Muon(matrices, peak), adamw([(others, peak), (texts, peak)], device)]
+    return [Muon(matrices, _MUON * peak), adamw([(others, peak), (texts, peak)], device)]

@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--stage", default=",".join(STAGES), help=f"stages to run, of {', '.join(STAGES)} and bench")
+    add("--stage", default=",".join(STAGES), help=f"stages to run, of {', '.join(STAGES)}")
     add("--folder", type=Path, default=Path("nano-training"), help="checkpoints, optimiser state and log")
     add("--out", type=Path, default=Path("nano-weights"), help="where weights, facts, log and preview are exported to")
     add("--from", type=Path, dest="start_from", help="an exported folder to go on from where --folder holds no stage")
@@ -49,8 +49,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
     add("--batch", type=int, default=64, help="clips a step and GPU of the DiT")
     add("--rate-vae", type=float, default=2e-3, help="peak learning rate")
-    add("--rate-joint", type=float, default=1.2e-3, help="peak learning rate")
-    add("--rate-experts", type=float, default=5e-4, help="peak learning rate")
+    add("--rate-joint", type=float, default=1.5e-3, help="peak learning rate")
+    add("--rate-experts", type=float, default=6e-4, help="peak learning rate")
     add("--pool", type=int, default=49152, help="clips whose latents a GPU holds; renewed while training")
     add("--no-compile", action="store_true", help="without torch.compile")
     add("--seed", type=int, default=0, help="of weights and data")
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     got = parser.parse_args(arguments)
     toy = got.toy
     stages = tuple(got.stage.split(","))
-    if unknown := set(stages) - {*STAGES, "bench"}:
+    if unknown := set(stages) - set(STAGES):
         parser.error(f"no such stage: {', '.join(sorted(unknown))}")
     return Options(
         stages=stages,

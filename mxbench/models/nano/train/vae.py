@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from mxbench.models.nano.draw import draw
 from mxbench.models.nano.train.codec import Codec
@@ -30,7 +30,7 @@ def _loss(
     wrong = out - x
     squared = wrong.square().mean()
     edges = (wrong.diff(dim=-1).abs().mean() + wrong.diff(dim=-2).abs().mean()) + 0.5 * wrong.diff(dim=2).abs().mean()
-    coarse = F.avg_pool3d(wrong, (1, 8, 8)).abs().mean()
+    coarse = functional.avg_pool3d(wrong, (1, 8, 8)).abs().mean()
     kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
     loss = wrong.abs().mean() + 4 * squared + edges + 0.5 * coarse + _KL * kl
     return loss, {"db": -10 * torch.log10(squared.detach() / 4), "kl": kl.detach()}

@@ -15,7 +15,7 @@ __all__ = ["World", "start"]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among its equals.
+    """One process among its equals.
 
     Attributes:
         rank: of this process, from 0.
