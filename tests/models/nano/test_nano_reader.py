@@ -56,7 +56,7 @@ def test_other_prompts_are_at_chance_and_a_picture_keeps_the_clips(clips):
     assert lines[-1].startswith("all")
 
 
-@pytest.mark.parametrize("frames", [np.zeros((5, 128, 128, 3), np.uint8), np.full((3, 128, 128, 3), 255, np.uint8)])
+@pytest.mark.parametrize("frames", [np.zeros((5, 128, 128, 3), np.uint8), np.full((3, 96, 128, 3), 112, np.uint8)])
 def test_a_clip_of_nothing_is_read_as_nothing(frames):
     reading = judge(frames, SCENES[0])
     assert reading["count"] == (0, 1)

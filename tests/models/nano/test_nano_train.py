@@ -36,9 +36,9 @@ def test_the_codec_computes_what_diffusers_does(parts):
         torch.testing.assert_close(out.clamp(-1, 1), vae.decode(latents).sample, rtol=1e-4, atol=1e-5)
 
 
-def test_the_codec_has_diffusers_gradients(parts, monkeypatch):
+def test_the_codec_has_diffusers_gradients(monkeypatch):
     torch.manual_seed(1)
-    vae = parts["vae"]
+    vae = build.modules(TOY)["vae"]
     latents = torch.randn(1, 16, 3, 2, 2)
     Codec(vae).decode(latents).square().sum().backward()
     mine = {n: p.grad.clone() for n, p in vae.decoder.named_parameters()}
@@ -46,8 +46,8 @@ def test_the_codec_has_diffusers_gradients(parts, monkeypatch):
     monkeypatch.setattr(torch, "clamp", lambda x, **_: x)
     vae.decode(latents).sample.square().sum().backward()
     for name, parameter in vae.decoder.named_parameters():
-        torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-3, atol=1e-4)
-    vae.zero_grad()
+        scale = float(parameter.grad.abs().max())
+        torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-3, atol=1e-4 * scale)
 
 
 def test_prompts_are_embedded_as_the_pipeline_does_it(parts):
@@ -73,7 +73,7 @@ def test_muon_turns_a_gradient_into_an_orthogonal_step():
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-    assert float(loss) < 0.05 * float(target.square().mean())
+    assert float(loss.detach()) < 0.05 * float(target.square().mean())
 
 
 def toy(tmp_path, *more: str) -> None:

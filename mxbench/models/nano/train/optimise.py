@@ -9,7 +9,7 @@ import torch
 
 __all__ = ["Muon", "adamw", "optimisers"]
 
-_MUON = 8.0
+_MUON = 10.0
 """Learning rate of Muon over that of AdamW, whose updates are much smaller in the spectral norm."""
 
 
