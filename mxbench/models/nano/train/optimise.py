@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Muon", "adamw", "optimisers"]
+__all__ = ["Muon", "adamw", "for_vae", "optimisers"]
 
 _MUON = 10.0
 """Learning rate of Muon over that of AdamW, whose updates are much smaller in the spectral norm."""
@@ -38,7 +38,10 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon on matrices, those of one shape in one batched product; ``torch.optim.Muon`` takes them one by one."""
+    """Muon on matrices, those of one shape in one batched product; ``torch.optim.Muon`` takes them one by one.
+
+    The filters of a convolution are the rows of a matrix.
+    """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], peak: float, momentum: float = 0.95) -> None:
         super().__init__(list(parameters), {"lr": peak, "peak": peak, "momentum": momentum, "weight_decay": 0.002})
@@ -48,21 +51,31 @@ class Muon(torch.optim.Optimizer):
         """One update of every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            shapes: dict[torch.Size, list[torch.Tensor]] = {}
+            shapes: dict[tuple[int, int], list[torch.nn.Parameter]] = {}
             for p in group["params"]:
                 if p.grad is not None:
-                    shapes.setdefault(p.shape, []).append(p)
-            for shape, members in shapes.items():
-                gradients = [p.grad for p in members if p.grad is not None]
+                    shapes.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
+            for (rows, columns), members in shapes.items():
                 for p in members:
                     if "momentum" not in self.state[p]:
                         self.state[p]["momentum"] = torch.zeros_like(p)
                 kept = [self.state[p]["momentum"] for p in members]
+                gradients = [p.grad for p in members if p.grad is not None]
                 torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
-                updates = orthogonal(torch.stack(ahead)) * max(1.0, shape[0] / shape[1]) ** 0.5
-                torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(members, list(updates.to(members[0].dtype).unbind()), alpha=-group["lr"])
+                updates = orthogonal(torch.stack([a.flatten(1) for a in ahead])) * max(1.0, rows / columns) ** 0.5
+                for p, update in zip(members, updates.to(members[0].dtype), strict=True):
+                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.view_as(p), alpha=-group["lr"])
+
+
+def for_vae(vae: Any, peak: float, device: torch.device) -> list[torch.optim.Optimizer]:
+    """The optimisers of a VAE: Muon for the filters between its first and its last convolutions."""
+    ends = (vae.encoder.conv_in, vae.encoder.conv_out, vae.decoder.conv_in, vae.decoder.conv_out)
+    outer = {id(p) for m in (*ends, vae.quant_conv, vae.post_quant_conv) for p in m.parameters()}
+    listed = list(vae.parameters())
+    filters = [p for p in listed if p.ndim > 3 and p.shape[1:].numel() > 1 and id(p) not in outer]
+    chosen = {id(p) for p in filters}
+    return [Muon(filters, _MUON * peak), adamw([([p for p in listed if id(p) not in chosen], peak)], device)]
 
 
 def optimisers(dit: Any, text_encoder: Any | None, peak: float, device: torch.device) -> list[torch.optim.Optimizer]:

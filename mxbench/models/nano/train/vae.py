@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock, WanResidualBlock
 from torch.nn import functional
 
 from mxbench.models.nano.draw import draw
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder
 from mxbench.models.nano.train.loop import Log, Trainee, train
-from mxbench.models.nano.train.optimise import adamw
+from mxbench.models.nano.train.optimise import for_vae
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
 
@@ -37,8 +38,20 @@ def _loss(
 
 
 @torch.no_grad()
-def _quieten(vae: Any) -> None:
-    """Start with a narrow posterior: at the usual start its noise drowns the latents, and nothing is learnt for long."""
+def _begin(vae: Any) -> None:
+    """A start from which it learns several times faster than from diffusers' own: nearly linear, nearly lossless.
+
+    Orthogonal filters, residual branches of nothing, and a narrow posterior, whose noise would drown the latents.
+    """
+    for module in vae.modules():
+        if isinstance(module, (torch.nn.Conv2d, torch.nn.Conv3d)):
+            torch.nn.init.orthogonal_(module.weight)
+            torch.nn.init.zeros_(module.bias)
+    for module in vae.modules():
+        if isinstance(module, WanResidualBlock):
+            torch.nn.init.zeros_(module.conv2.weight)
+        elif isinstance(module, WanAttentionBlock):
+            torch.nn.init.zeros_(module.proj.weight)
     half = vae.config.z_dim
     vae.quant_conv.weight[half:] = 0
     vae.quant_conv.bias[half:] = -6
@@ -49,9 +62,9 @@ def run(options: Options, session: Session, log: Log) -> None:
     world = session.world
     vae = session.parts["vae"].to(world.device).train()
     if "vae" not in session.facts:
-        _quieten(vae)
-    optimiser = adamw([(vae.parameters(), options.rate["vae"])], world.device)
-    trainee = Trainee({"vae": vae}, [optimiser])
+        torch.manual_seed(options.seed)
+        _begin(vae)
+    trainee = Trainee({"vae": vae}, for_vae(vae, options.rate["vae"], world.device))
     path = session.resume("vae", trainee)
     if fresh := not trainee.done:
         feeder = Feeder((options.seed, 1, world.rank, trainee.step), options.batch["vae"], world.device, captions=False)
