@@ -46,7 +46,8 @@ def _begin(vae: Any) -> None:
     for module in vae.modules():
         if isinstance(module, (torch.nn.Conv2d, torch.nn.Conv3d)):
             torch.nn.init.orthogonal_(module.weight)
-            torch.nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                torch.nn.init.zeros_(module.bias)
     for module in vae.modules():
         if isinstance(module, WanResidualBlock):
             torch.nn.init.zeros_(module.conv2.weight)
