@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import cv2
 import numpy as np
 
+from mxbench.models.nano.outlines import CANVAS, UNIT, templates
 from mxbench.models.nano.scene import BACKGROUNDS, COLOURS
 
 __all__ = ["Object", "Reading", "read"]
 
-_CANVAS, _UNIT = 64, 26.0
 _FINER = 4
 _LEAST_AREA = 60
 _SMALL = 16.5
@@ -53,63 +52,6 @@ class _Blob:
     colour: str
     striped: float
     mask: np.ndarray
-
-
-def _outline(shape: str, angle: float) -> list[np.ndarray]:
-    """Polygons of a shape of radius one; the second is a hole."""
-
-    def turned(points: list[tuple[float, float]]) -> np.ndarray:
-        turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-        result: np.ndarray = np.array(points) @ turn
-        return result
-
-    def spokes(n: int, radii: tuple[float, ...]) -> list[tuple[float, float]]:
-        turns = [2 * math.pi * k / n for k in range(n)]
-        return [
-            (radii[k % len(radii)] * math.sin(a), -radii[k % len(radii)] * math.cos(a)) for k, a in enumerate(turns)
-        ]
-
-    if shape == "circle":
-        return [turned(spokes(90, (0.9,)))]
-    if shape == "ring":
-        return [turned(spokes(90, (0.99,))), turned(spokes(90, (0.49,)))]
-    if shape == "square":
-        return [turned([(-0.79, -0.79), (0.79, -0.79), (0.79, 0.79), (-0.79, 0.79)])]
-    if shape == "triangle":
-        return [turned(spokes(3, (1.1,)))]
-    if shape == "star":
-        return [turned(spokes(10, (1.1, 0.5)))]
-    arm, end = 0.32, 1.0
-    quarter = [(arm, -end), (arm, -arm), (end, -arm)]
-    points = []
-    for _ in range(4):
-        points += quarter
-        quarter = [(-y, x) for x, y in quarter]
-    return [turned(points)]
-
-
-def _filled(polygons: list[np.ndarray], scale: float) -> np.ndarray:
-    mask = np.zeros((_CANVAS, _CANVAS), np.uint8)
-    for value, polygon in zip((255, 0), polygons, strict=False):
-        points = np.round((polygon * scale + _CANVAS / 2 - 0.5) * 16).astype(np.int32)
-        cv2.fillPoly(mask, [points], value, cv2.LINE_AA, 4)
-    return mask.astype(np.float32) / 255
-
-
-@cache
-def _templates() -> tuple[list[str], np.ndarray, dict[str, float]]:
-    """Names and masks ``[K,64·64]`` of all shapes at all angles, each of the same area; and a shape's area per r²."""
-    turns = {"circle": (1, 0.0), "ring": (1, 0.0), "square": (6, 90.0), "triangle": (8, 120.0), "star": (6, 72.0)}
-    names, masks, areas = [], [], {}
-    for shape in ("circle", "square", "triangle", "star", "ring", "cross"):
-        n, period = turns.get(shape, (6, 90.0))
-        areas[shape] = float(_filled(_outline(shape, 0.0), 25.0).sum()) / 25.0**2
-        for k in range(n):
-            names.append(shape)
-            masks.append(
-                _filled(_outline(shape, math.radians(period * k / n)), _UNIT / math.sqrt(areas[shape])).ravel()
-            )
-    return names, np.stack(masks), areas
 
 
 def _likeness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -186,10 +128,10 @@ def _blobs(frame: np.ndarray, background: str) -> Iterator[_Blob]:
             continue
         rows, columns = np.nonzero(mask)
         inner = np.array([columns.mean(), rows.mean()])
-        scale = _UNIT / math.sqrt(area)
-        move = _CANVAS / 2 - 0.5 - scale * inner
+        scale = UNIT / math.sqrt(area)
+        move = CANVAS / 2 - 0.5 - scale * inner
         shift = np.array([[scale, 0, move[0]], [0, scale, move[1]]], np.float32)
-        canvas = cv2.warpAffine(mask, shift, (_CANVAS, _CANVAS), flags=cv2.INTER_AREA)
+        canvas = cv2.warpAffine(mask, shift, (CANVAS, CANVAS), flags=cv2.INTER_AREA)
         centre = (inner + 0.5) / _FINER + (box[1].start, box[0].start)
         yield _Blob(centre, area / _FINER**2, colour, spread, canvas.ravel())
 
@@ -235,9 +177,9 @@ def _motion(track: list[_Blob], shape: str) -> str:
 
 
 def _object(track: list[_Blob]) -> Object:
-    names, templates, areas = _templates()
+    names, masks, areas = templates()
     chosen = [track[round(i)] for i in np.linspace(0, len(track) - 1, min(len(track), 7))]
-    alike = np.stack([_likeness(templates, b.mask) for b in chosen])
+    alike = np.stack([_likeness(masks, b.mask) for b in chosen])
     best = {name: alike[:, [n == name for n in names]].max(1).mean() for name in areas}
     shape = max(best, key=best.__getitem__)
     colours = [b.colour for b in track]

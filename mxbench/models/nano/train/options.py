@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--stop-after", type=float, default=1e9, help="seconds after which to save, export and end")
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
     add("--batch", type=int, default=64, help="clips a step and GPU of the DiT")
-    add("--rate-vae", type=float, default=2e-3, help="peak learning rate")
+    add("--rate-vae", type=float, default=1.2e-3, help="peak learning rate")
     add("--rate-joint", type=float, default=2e-3, help="peak learning rate")
     add("--rate-experts", type=float, default=8e-4, help="peak learning rate")
     add("--pool", type=int, default=49152, help="clips whose latents a GPU holds; renewed while training")
