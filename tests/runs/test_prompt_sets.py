@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mxbench.models.nano import heldout
 from mxbench.runs.prompts import BUILT_IN, load_with_notes
 
 FOLDER = Path(__file__).resolve().parents[2] / "prompts"
-SIZES = {"smoke": 2, "nano": 16, "general": 64}
+SIZES = {"smoke": 2, "nano": 64, "general": 64}
 AXES = ["subject", "style", "motion", "camera", "scene"]
 STYLE_WORDS = {"photo": "photorealistic", **{s: s for s in ("anime", "watercolour", "macro", "drone")}}
 CAMERA_WORDS = {
@@ -25,9 +26,6 @@ CAMERA_WORDS = {
     "orbit": r"\borbits\b",
     "handheld": r"\bhandheld\b",
 }
-OBJECT = (
-    r"a (small|large) (\w+) (circle|square|triangle) (moves (?:left|right|up|down)|turns|grows|shrinks|stays still)"
-)
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +80,30 @@ def test_every_16_prompts_of_general_show_every_value(tags, start):
         assert {row[axis] for row in tags[start : start + 16]} == {row[axis] for row in tags}, axis
 
 
-@pytest.mark.parametrize("name", ["smoke", "nano"])
-def test_shape_prompts_keep_to_their_grammar_and_are_visible(name):
-    for prompt in load_with_notes(name).prompts:
-        match = re.fullmatch(rf"{OBJECT}(?: and {OBJECT})? over a (\w+) background", prompt.text)
-        assert match, prompt.text
-        assert match[9] not in (match[2], match[6]), f"invisible on its background: {prompt.text}"
+def test_nano_is_what_the_generator_of_held_out_scenes_makes():
+    assert (FOLDER / "nano.txt").read_text(encoding="utf-8") == heldout.prompts()
+    attributes = (FOLDER / "nano.attributes.csv").read_text(encoding="utf-8")
+    assert attributes == heldout.attributes_csv()
+    assert tuple(heldout.read_scenes(attributes).values()) == heldout.scenes()
+
+
+def test_smoke_keeps_to_the_words_of_nano():
+    known = {word for p in load_with_notes("nano").prompts for word in p.text.split()}
+    assert {word for p in load_with_notes("smoke").prompts for word in p.text.split()} <= known
 
 
 def test_nano_is_balanced_as_the_readme_counts():
-    lines = [p.text for p in load_with_notes("nano").prompts]
-    objects = [found for line in lines for found in re.findall(OBJECT, line)]
-    assert len(objects) == 20
-    backgrounds = [line.split()[-2] for line in lines]
-    found = {axis: counts(o[i] for o in objects) for i, axis in enumerate(["size", "colour", "shape", "motion"])}
-    assert table("How `nano` is balanced") == {**found, "background": counts(backgrounds)}
+    with (FOLDER / "nano.attributes.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    objects = [(row, k) for row in rows for k in range(1, int(row["count"]) + 1)]
+    assert len(objects) == 80
+    empty = {"size": "unsaid", "texture": "plain"}
+    found = {
+        axis: counts(row[f"{axis}_{k}"] or empty[axis] for row, k in objects)
+        for axis in ("size", "colour", "shape", "motion", "texture")
+    }
+    found |= {axis: counts(row[axis] for row in rows) for axis in ("background", "pattern")}
+    assert table("How `nano` is made") == found
+    for row, k in objects:
+        said = [row[f"{what}_{k}"] for what in ("colour", "shape")]
+        assert all(word in row["prompt"].split() for word in said), row["prompt"]

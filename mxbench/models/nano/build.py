@@ -1,14 +1,16 @@
-"""Build the nano pipeline from a seed: diffusers' own Wan2.2 classes, small, with random weights."""
+"""Build the nano pipeline: diffusers' own Wan2.2 classes, small, with weights from a seed or from those that ship."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from mxbench.models.nano import tokenizer
+from mxbench.models.nano import tokenizer, weights
 
-__all__ = ["ARCHITECTURE", "SEED", "pipeline"]
+__all__ = ["ARCHITECTURE", "SEED", "assemble", "modules", "pipeline", "trained"]
 
 SEED = 0
 
@@ -45,37 +47,65 @@ ARCHITECTURE: dict[str, dict[str, Any]] = {
         "num_train_timesteps": 1000,
     },
     "pipeline": {"boundary_ratio": 0.875},
-    # Random projections make nearly uniform attention whose output drowns in the residual stream; these factors give
-    # rows with a few large weights and an output that matters, so that a method's error can be seen at all.
+    # Of random weights only. Random projections make nearly uniform attention whose output drowns in the residual
+    # stream; these factors give rows with a few large weights and an output that matters, so that a method's error
+    # can be seen at all.
     "gains": {"qk_norm": 2.0, "v": 6.0, "out": 6.0, "proj_out": 2.0},
 }
 
 
-def pipeline(seed: int = SEED) -> Any:
-    """A ``WanPipeline`` on the CPU in FP32; the same weights for the same seed, whatever the caller's generator."""
-    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+def modules(architecture: Mapping[str, Mapping[str, Any]] = ARCHITECTURE, seed: int = SEED) -> dict[str, Any]:
+    """The four networks on the CPU in FP32: ``vae``, ``text_encoder``, ``transformer`` and ``transformer_2``.
+
+    The same random weights for the same seed, whatever the caller's generator.
+    """
+    from diffusers import AutoencoderKLWan, WanTransformer3DModel
     from transformers import UMT5Config, UMT5EncoderModel
 
-    words = tokenizer.build()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        experts = [WanTransformer3DModel(**ARCHITECTURE["transformer"]).eval() for _ in range(2)]
-        vae = AutoencoderKLWan(**ARCHITECTURE["vae"]).eval()
-        config = UMT5Config(vocab_size=len(words), **ARCHITECTURE["text_encoder"])
+        experts = [WanTransformer3DModel(**architecture["transformer"]).eval() for _ in range(2)]
+        vae = AutoencoderKLWan(**architecture["vae"]).eval()
+        config = UMT5Config(vocab_size=len(tokenizer.VOCABULARY), **architecture["text_encoder"])
         text_encoder = UMT5EncoderModel(config).eval()
-    for expert in experts:
-        _sharpen(expert)
+    return {"vae": vae, "text_encoder": text_encoder, "transformer": experts[0], "transformer_2": experts[1]}
+
+
+def assemble(parts: Mapping[str, Any], architecture: Mapping[str, Mapping[str, Any]] = ARCHITECTURE) -> Any:
+    """The ``WanPipeline`` of four networks."""
+    from diffusers import UniPCMultistepScheduler, WanPipeline
+
     pipe = WanPipeline(
-        tokenizer=words,
-        text_encoder=text_encoder,
-        vae=vae,
-        scheduler=UniPCMultistepScheduler(**ARCHITECTURE["scheduler"]),
-        transformer=experts[0],
-        transformer_2=experts[1],
-        **ARCHITECTURE["pipeline"],
+        tokenizer=tokenizer.build(),
+        scheduler=UniPCMultistepScheduler(**architecture["scheduler"]),
+        **parts,
+        **architecture["pipeline"],
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def pipeline(seed: int = SEED) -> Any:
+    """A ``WanPipeline`` on the CPU in FP32 with random weights; the same for the same seed."""
+    parts = modules(seed=seed)
+    for name in ("transformer", "transformer_2"):
+        _sharpen(parts[name])
+    return assemble(parts)
+
+
+def trained(folder: Path = weights.SHIPPED) -> Any:
+    """A ``WanPipeline`` on the CPU in FP32 with the weights of a folder, by default those that come with mxbench.
+
+    Raises:
+        UserError: the weights are missing, damaged, or of another architecture.
+    """
+    found = weights.load(folder)
+    parts = modules(found.architecture)
+    # Of a training that stopped before its experts, one DiT serves all noise levels.
+    states = {"transformer_2": found.parts.get("transformer", {}), **found.parts}
+    for name, part in parts.items():
+        weights.fill(part, states.get(name, {}))
+    return assemble(parts, found.architecture)
 
 
 @torch.no_grad()

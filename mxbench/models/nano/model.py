@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mxbench.models.base import ModelFacts, Sampling
-from mxbench.models.nano.build import ARCHITECTURE, SEED, pipeline
+from mxbench.models.nano import weights
+from mxbench.models.nano.build import ARCHITECTURE, SEED, pipeline, trained
 from mxbench.models.render import PipelineModel
 
-__all__ = ["Nano"]
+__all__ = ["Nano", "RandomNano"]
 
 
-class Nano(PipelineModel):
-    """Wan2.2's pipeline at small size. In this version its weights are random: it compares methods, and draws noise."""
-
-    FACTS = ModelFacts(
-        weights=f"random weights, seed {SEED}",
-        identity={"name": "nano", "weights": "random", "seed": SEED, "architecture": ARCHITECTURE},
-        n_layers=ARCHITECTURE["transformer"]["num_layers"],
+def _facts(said: str, architecture: Mapping[str, Any], **identity: Any) -> ModelFacts:
+    return ModelFacts(
+        weights=said,
+        identity={"name": "nano", **identity, "architecture": architecture},
+        n_layers=architecture["transformer"]["num_layers"],
         n_experts=2,
         device="cpu",
         dtype="float32",
@@ -24,5 +26,29 @@ class Nano(PipelineModel):
         ),
     )
 
+
+class RandomNano(PipelineModel):
+    """Wan2.2's pipeline at small size with random weights: it tests the seam, and draws noise."""
+
+    FACTS = _facts(f"random weights, seed {SEED}", ARCHITECTURE, weights="random", seed=SEED)
+
     def __init__(self) -> None:
         super().__init__(pipeline(SEED))
+
+
+_SHIPPED = weights.shipped()
+
+
+class Nano(PipelineModel):
+    """Wan2.2's pipeline at small size, trained on captioned clips of moving shapes; random where no weights ship."""
+
+    FACTS = (
+        RandomNano.FACTS
+        if _SHIPPED is None
+        else _facts(
+            f"trained, {weights.digest(_SHIPPED)[:12]}", _SHIPPED["architecture"], weights=weights.digest(_SHIPPED)
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__(pipeline(SEED) if _SHIPPED is None else trained())

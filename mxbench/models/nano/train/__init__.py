@@ -1,0 +1,1 @@
+"""Train the built-in model: ``python -m mxbench.models.nano.train``. Needs torch, diffusers and transformers alone."""

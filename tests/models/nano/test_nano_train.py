@@ -1,0 +1,118 @@
+"""The training: the whole-clip VAE is diffusers', and every stage runs, stops, goes on and exports at toy size."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mxbench.errors import UserError
+from mxbench.models.nano import build, tokenizer, weights
+from mxbench.models.nano.train import __main__ as command
+from mxbench.models.nano.train.codec import Codec
+from mxbench.models.nano.train.data import tokens
+from mxbench.models.nano.train.denoise import embed
+from mxbench.models.nano.train.optimise import Muon, orthogonal
+from mxbench.models.nano.train.state import TOY
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return build.modules(TOY)
+
+
+def test_the_codec_computes_what_diffusers_does(parts):
+    torch.manual_seed(0)
+    vae, codec = parts["vae"], Codec(parts["vae"])
+    clip, latents = torch.rand(2, 3, 9, 32, 48) * 2 - 1, torch.randn(2, 16, 3, 4, 6)
+    with torch.no_grad():
+        posterior = vae.encode(clip).latent_dist
+        mean, log_variance = codec.encode(clip)
+        torch.testing.assert_close(mean, posterior.mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(log_variance, posterior.logvar, rtol=1e-4, atol=1e-5)
+        out = codec.decode(latents)
+        torch.testing.assert_close(out.clamp(-1, 1), vae.decode(latents).sample, rtol=1e-4, atol=1e-5)
+
+
+def test_the_codec_has_diffusers_gradients(monkeypatch):
+    torch.manual_seed(1)
+    vae = build.modules(TOY)["vae"]
+    latents = torch.randn(1, 16, 3, 2, 2)
+    Codec(vae).decode(latents).square().sum().backward()
+    mine = {n: p.grad.clone() for n, p in vae.decoder.named_parameters()}
+    vae.zero_grad()
+    monkeypatch.setattr(torch, "clamp", lambda x, **_: x)
+    vae.decode(latents).sample.square().sum().backward()
+    for name, parameter in vae.decoder.named_parameters():
+        scale = float(parameter.grad.abs().max())
+        torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-3, atol=1e-4 * scale)
+
+
+def test_prompts_are_embedded_as_the_pipeline_does_it(parts):
+    pipe = build.assemble(parts, TOY)
+    prompts = ["a small red circle moves left over a navy background", ""]
+    with torch.no_grad():
+        true = pipe.encode_prompt(prompts, do_classifier_free_guidance=False, max_sequence_length=64)[0]
+        mine = embed(parts["text_encoder"], tokens(tokenizer.build(), prompts))
+    torch.testing.assert_close(mine, true)
+
+
+def test_muon_turns_a_gradient_into_an_orthogonal_step():
+    torch.manual_seed(2)
+    for shape in ((3, 16, 16), (2, 32, 8), (2, 8, 32)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
+        assert float(values.min()) > 0.3
+        assert float(values.max()) < 1.3
+    weight = torch.nn.Parameter(torch.zeros(8, 8))
+    target = torch.randn(8, 8)
+    optimiser = Muon([weight], 0.05)
+    for _ in range(200):
+        loss = (weight - target).square().mean()
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    assert float(loss.detach()) < 0.05 * float(target.square().mean())
+
+
+def toy(tmp_path, *more: str) -> None:
+    command.main(["--toy", "--folder", str(tmp_path / "work"), "--out", str(tmp_path / "out"), *more])
+
+
+def lines(tmp_path) -> list[dict]:
+    return [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_every_stage_from_nothing_to_weights(tmp_path):
+    short = ["--minutes-vae", "0.01", "--minutes-joint", "0.01", "--minutes-experts", "0.01"]
+    with pytest.raises(UserError, match="stage vae was not trained yet"):
+        toy(tmp_path, "--stage", "joint", *short)
+    toy(tmp_path, "--stage", "vae,export", *short)
+    assert set(weights.load(tmp_path / "out").parts) == {"vae"}
+    # Stopped at once: the stage goes on, from its own checkpoint, where it was.
+    toy(tmp_path, "--stage", "joint", "--stop-after", "0", "--minutes-joint", "60")
+    before = weights_of(tmp_path / "work" / "joint.pt")
+    assert before["facts"] == {"elapsed": 0.0, "step": 1, "done": False}
+    toy(tmp_path, "--stage", "joint,experts,export", *short)
+    after = weights_of(tmp_path / "work" / "joint.pt")
+    assert after["facts"]["done"]
+    assert after["facts"]["step"] > 1
+    found = weights.load(tmp_path / "out")
+    assert set(found.parts) == {"vae", "text_encoder", "transformer", "transformer_2"}
+    first, second = (found.parts[n]["blocks.0.attn1.to_q.weight"] for n in ("transformer", "transformer_2"))
+    assert not torch.equal(first, second)
+    assert len(found.architecture["vae"]["latents_std"]) == 16
+    assert all(found.training[stage]["done"] for stage in ("vae", "joint", "expert-1", "expert-2"))
+    # Elsewhere, from the exported weights alone.
+    toy(tmp_path / "elsewhere", "--from", str(tmp_path / "out"), "--stage", "experts,export")
+    again = weights.load(tmp_path / "elsewhere" / "out")
+    assert again.digest == found.digest
+    assert (tmp_path / "out" / "preview.png").stat().st_size > 1000
+    assert any("psnr_db" in line for line in lines(tmp_path))
+    assert all(np.isfinite(line["loss"]) for line in lines(tmp_path) if "loss" in line)
+
+
+def weights_of(path):
+    return torch.load(path, weights_only=True)
