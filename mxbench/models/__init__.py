@@ -35,7 +35,7 @@ MODELS: dict[str, ModelEntry] = {
     "nano": ModelEntry(
         "nano (Wan2.2 classes)",
         "mxbench.models.nano.model:Nano",
-        "Wan2.2's pipeline at small size (two experts, guidance, UMT5, Wan VAE), built from a seed without a download",
+        "Wan2.2's pipeline at small size (two experts, guidance, UMT5, Wan VAE), trained on clips of moving shapes",
         "nano",
     ),
 }

@@ -9,6 +9,7 @@ import torch
 
 from mxbench.models import facts, load
 from mxbench.models.nano import build, tokenizer
+from mxbench.models.nano.model import Nano, RandomNano
 from mxbench.policy import as_schedule
 
 SCRIPT = """
@@ -80,4 +81,6 @@ def test_the_tokenizer_falls_back_to_bytes_and_comes_back():
 
 
 def test_load_finds_it_by_name():
-    assert load("nano").FACTS.weights.startswith("random weights")
+    assert type(load("nano")) is Nano
+    assert Nano.FACTS.weights.startswith("trained, ")
+    assert Nano.FACTS.identity != RandomNano.FACTS.identity
