@@ -14,8 +14,13 @@ import torch
 
 from mxbench.attention.methods import METHODS
 from mxbench.attention.reference import prepare, reference, walk
+from mxbench.attention.site import Site
+from mxbench.attention.spec import AttentionSpec
+from mxbench.attention.value import GroupingState
 
 __all__ = ["main", "paired_ratio"]
+
+STEPS = 8
 
 
 def paired_ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -33,8 +38,17 @@ def paired_ratio(one: Callable[[], object], other: Callable[[], object], repeats
     return median(times), median(ratios)
 
 
+def _render(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec) -> None:
+    state = GroupingState()
+    for step in range(STEPS):
+        reference(q, k, v, spec, site=Site(0, 0, 1, "self", step, STEPS), state=state)
+
+
 def main() -> None:
-    """Print a table: each method's whole call and its tiles alone, as ratios to torch SDPA."""
+    """Print a table of ratios to torch SDPA: a call by itself, its tiles alone, and the calls of a render's 8 steps.
+
+    By itself a method with V-Smooth groups afresh; in a render it does so where its schedule says.
+    """
     parser = argparse.ArgumentParser(prog="python -m mxbench.analysis.timing", description=__doc__)
     parser.add_argument("--shape", type=int, nargs=4, default=[1, 2, 1280, 128], metavar=("B", "H", "N", "D"))
     parser.add_argument("--repeats", type=int, default=15)
@@ -52,7 +66,12 @@ def main() -> None:
         operands = prepare(q, k, v, spec)
         _, whole = paired_ratio(lambda spec=spec: reference(q, k, v, spec), sdpa, arguments.repeats)  # type: ignore[misc]
         _, tiles = paired_ratio(lambda o=operands, s=spec: walk(o, s), sdpa, arguments.repeats)  # type: ignore[misc]
-        print(f"{name:12s} whole call {whole:5.2f} x, tiles alone {tiles:5.2f} x")  # noqa: T201
+        _, steps = paired_ratio(
+            lambda spec=spec: _render(q, k, v, spec),  # type: ignore[misc]
+            lambda: [sdpa() for _ in range(STEPS)],
+            max(3, arguments.repeats // 3),
+        )
+        print(f"{name:12s} call {whole:5.2f} x, its tiles {tiles:5.2f} x, in a render {steps:5.2f} x")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from mxbench.formats.block import divided, largest
+from mxbench.formats.block import NVFP4_RANGE, divided, largest
 from mxbench.formats.element import E2M1, E4M3, E8M0, round_to
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
@@ -50,12 +50,13 @@ def quantise_tile_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor)
     stored = round_to(exact, E4M3)
     divisor = stored if quantizer.divide_by == "stored" else exact
     block.div_(torch.where(divisor == 0, torch.ones_like(divisor), divisor))
-    _round_(p, quantizer, scratch)
+    # Divided by the exact scale nothing exceeds 6 by more than a rounding, and rounds to 6 at most.
+    _round_(p, quantizer, scratch, saturate=quantizer.divide_by == "stored" or quantizer.prescale > NVFP4_RANGE)
     block.mul_(stored)
     return p
 
 
-def _round_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor) -> torch.Tensor:
+def _round_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor, *, saturate: bool = True) -> torch.Tensor:
     """``round_to`` for nonnegative values, in place."""
     element = quantizer.form.element
     if element.mantissa is None:
@@ -63,4 +64,5 @@ def _round_(p: torch.Tensor, quantizer: Quantizer, scratch: torch.Tensor) -> tor
     torch.clamp(p, min=2.0**element.min_exponent, out=scratch)
     scratch.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
     alpha = _TO_INTEGER * 2.0**-element.mantissa
-    return p.add_(scratch, alpha=alpha).sub_(scratch, alpha=alpha).clamp_(max=element.max)
+    p.add_(scratch, alpha=alpha).sub_(scratch, alpha=alpha)
+    return p.clamp_(max=element.max) if saturate else p

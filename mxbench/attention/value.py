@@ -160,11 +160,22 @@ def lloyd(
     for lo in range(0, b * h, chunk):
         x, c = points[lo : lo + chunk], flat[lo : lo + chunk]
         for _ in range(iterations):
-            member = x.new_zeros(len(x), k, n).scatter_(-2, _nearest(x, c)[:, None, :], 1.0)
-            count = member.sum(-1, keepdim=True)
-            c = torch.where(count > 0, (member @ x).div_(count.clamp(min=1.0)), c)
+            total, count = _members(x, _nearest(x, c), k)
+            c = torch.where(count > 0, total.div_(count.clamp(min=1.0)), c)
         labels[lo : lo + chunk], moved[lo : lo + chunk] = _nearest(x, c), c
     return labels.view(b, h, n), moved.view(b, h, k, d)
+
+
+def _members(x: torch.Tensor, labels: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum and number of the rows with each label: ``[G,k,D]`` and ``[G,k,1]``."""
+    g, n, d = x.shape
+    if x.device.type == "cpu":
+        flat = (labels + torch.arange(0, g * k, k)[:, None]).flatten()
+        total = x.new_zeros(g * k, d).index_add_(0, flat, x.reshape(-1, d))
+        return total.view(g, k, d), torch.bincount(flat, minlength=g * k).to(x.dtype).view(g, k, 1)
+    # Elsewhere index_add_ sums in an order of its own; a product with the indicator does not.
+    member = x.new_zeros(g, k, n).scatter_(-2, labels[:, None, :], 1.0)
+    return member @ x, member.sum(-1, keepdim=True)
 
 
 def _nearest(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

@@ -66,9 +66,7 @@ def exponent_floor(x: torch.Tensor, min_exponent: int) -> torch.Tensor:
 
     Read off the FP32 bits, so it is exact: a float log2 is wrong one ulp beside most powers of two.
     """
-    c = x.abs().clamp_(min=2.0**min_exponent)
-    c.view(torch.int32).bitwise_and_(_EXPONENT_BITS)
-    return c
+    return torch.bitwise_and(x.view(torch.int32), _EXPONENT_BITS).view(torch.float32).clamp_(min=2.0**min_exponent)
 
 
 def round_to(x: torch.Tensor, element: Element, rounding: Rounding = "rne") -> torch.Tensor:
