@@ -103,6 +103,8 @@ def _set(path: str | Path, prefix: str, found: dict[str, torch.Tensor]) -> Tenso
             raise UserError(
                 f"{name} holds a {tensor.dtype} tensor of shape {tuple(tensor.shape)}", "use floats of shape [B,H,N,D]"
             )
+        if not bool(tensor.isfinite().all()):
+            raise UserError(f"{name} holds a NaN or an infinity", "capture the tensors before they overflow")
         tensors.append(tensor.float().reshape(*(1,) * (4 - tensor.dim()), *tensor.shape))
     q, k, v = tensors
     if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3] and k.shape[2] == v.shape[2]):

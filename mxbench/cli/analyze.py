@@ -28,7 +28,7 @@ The file holds q, k and v of shape [B,H,N,D], or sets NAME.q, NAME.k, NAME.v."""
 @click.argument("file", metavar="FILE.safetensors")
 @method_option
 @json_option
-def tensors(file: str, methods: tuple[str, ...], as_json: bool) -> None:
+def tensors(file: str, methods: tuple[str, ...], as_json: bool) -> int:
     """Measure the error of every method on your own Q, K and V.
 
     Against softmax attention in float64: relative L2 error, cosine, bias of the row sums, the part of the squared error
@@ -38,14 +38,27 @@ def tensors(file: str, methods: tuple[str, ...], as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mxbench.analysis.tensors import load_tensors, study
-    from mxbench.attention.methods import METHODS
+    from mxbench.analysis.tensors import MethodError, load_tensors, study
+    from mxbench.attention.methods import METHODS, method
+    from mxbench.errors import UserError
 
     sets = load_tensors(file)
-    found = [error for each in sets for error in study(each, methods or tuple(METHODS))]
+    chosen = list(methods or METHODS)
+    for name in chosen:
+        method(name)
+    found: list[MethodError] = []
+    unsuited: dict[str, str] = {}
+    for each in sets:
+        for name in chosen:
+            try:
+                found += study(each, [name])
+            except UserError as refusal:
+                unsuited[f"{each.name}, {name}"] = refusal.problem
+    for where, reason in unsuited.items():
+        click.echo(f"mxbench: {where}: {reason}", err=True)
     if as_json:
         echo_json([error.to_dict() for error in found])
-        return
+        return 1 if unsuited else 0
     for each in sets:
         title = f"{each.name}: q {list(each.q.shape)}, k and v {list(each.k.shape)}"
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -65,6 +78,7 @@ def tensors(file: str, methods: tuple[str, ...], as_json: bool) -> None:
                     "/".join(bits),
                 )
         Console().print(table)
+    return 1 if unsuited else 0
 
 
 _THEORY_EPILOG = """\b

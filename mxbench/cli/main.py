@@ -88,7 +88,7 @@ def main() -> None:
         code = error.exit_code
     except click.ClickException as error:
         hint = f" (try `{error.ctx.command_path} --help`)" if isinstance(error, click.UsageError) and error.ctx else ""
-        click.echo(f"mxbench: {error.format_message()}{hint}", err=True)
+        click.echo(f"mxbench: {' '.join(error.format_message().split())}{hint}", err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("mxbench: interrupted; run the same command again to go on where it stopped", err=True)

@@ -31,12 +31,11 @@ def _pending(plan: Plan, store: Store | None) -> list[Unit]:
 def show_grid(plan: Plan, store: Store | None, console: Console, out: Path) -> None:
     """Print what will run: each row with its cells done and pending, or why it cannot run here."""
     sampling = plan.sampling
-    console.print(
-        f"[bold]{escape(plan.recipe.title)}[/] – {plan.recipe.model} ({plan.facts.weights}), {sampling.frames} frames "
-        f"of {sampling.width}×{sampling.height}, {sampling.steps} steps; {len(plan.prompts)} prompts × "
-        f"{len(plan.seeds)} seeds; {plan.environment['device']}, {plan.environment['dtype']}; into {escape(str(out))}",
-        highlight=False,
-    )
+    clip = f"{_many(sampling.frames, 'frame')} of {sampling.width}×{sampling.height}, {_many(sampling.steps, 'step')}"
+    grid = f"{_many(len(plan.prompts), 'prompt')} × {_many(len(plan.seeds), 'seed')}"
+    where = f"{plan.environment['device']}, {plan.environment['dtype']}; into {escape(str(out))}"
+    title = f"[bold]{escape(plan.recipe.title)}[/] – {plan.recipe.model} ({plan.facts.weights})"
+    console.print(f"{title}, {clip}; {grid}; {where}", highlight=False)
     for note in plan.notes:
         console.print(f"note: {escape(note)}", highlight=False)
     todo = {unit.cell.id for unit in _pending(plan, store)}
@@ -49,7 +48,11 @@ def show_grid(plan: Plan, store: Store | None, console: Console, out: Path) -> N
         counts = ("–", "–") if row.unsupported else (str(len(ids) - pending), str(pending))
         table.add_row(row.key, _by(row), *counts, f"unsupported: {row.unsupported}" if row.unsupported else "")
     console.print(table)
-    console.print(f"{len(todo)} cells to render", highlight=False)
+    console.print(f"{_many(len(todo), 'cell')} to render", highlight=False)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
 
 
 def _by(row: Row) -> str:

@@ -12,7 +12,7 @@ _EPILOG = """\b
 Examples:
   mxbench report results/demo
   mxbench report results/demo --format csv > demo.csv
-  mxbench report results/demo --published --format md
+  mxbench report results/demo --published Wan2.2 --format md
   mxbench report results/a results/b"""
 
 
@@ -23,11 +23,14 @@ Examples:
     show_default=True, help="What to print.",
 )  # fmt: skip
 @click.option("-b", "--baseline", metavar="ROW", help="Row that paired differences are taken against.")
-@click.option("--published", is_flag=True, help="Put the papers' figures beside the measured ones.")
+@click.option(
+    "-P", "--published", is_flag=False, flag_value="same", metavar="[MODEL]",
+    help="Put a paper's figures beside the measured ones; MODEL names one other than the model that was run.",
+)  # fmt: skip
 @click.option("--strips", is_flag=True, help="Also write strips/*.png: frames of every method, side by side.")
 @click.option("-w", "--write", is_flag=True, help="Also write report.md and report.csv into each folder.")
 def command(
-    folders: tuple[str, ...], form: str, baseline: str | None, published: bool, strips: bool, write: bool
+    folders: tuple[str, ...], form: str, baseline: str | None, published: str | None, strips: bool, write: bool
 ) -> None:
     """Write the tables of a results folder.
 

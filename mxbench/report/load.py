@@ -127,16 +127,22 @@ def _observations(store: Store, plan: Mapping[str, Any]) -> Iterator[Observation
                 unscored = f"unsupported here, {row['unsupported']}"
             elif status is None:
                 failed = store.error(cell)
-                unscored = None if failed else "not rendered yet"
+                pending = (
+                    "its stored files are damaged, run the recipe again" if store.damaged(cell) else "not rendered yet"
+                )
+                unscored = None if failed else pending
             elif status.state == "failed":
                 failed = status.reason
             else:
                 score = store.score(cell, name, metric.version, against if metric.needs_reference else None)
                 if score is None:
-                    unscored = "not scored yet" if not metric.needs_reference else "its FP16 reference is missing"
+                    known = store.status(against)
+                    alone = metric.needs_reference and (known is None or known.state != "done")
+                    unscored = "its FP16 reference is missing" if alone else "not scored yet, run the recipe again"
                 else:
                     value, unscored = score.value, score.unscored
-                    identical = int(score.details.get("identical_frames", 0))
+                    # Only the mean over frames counts an identical frame as 100 dB.
+                    identical = int(score.details.get("identical_frames", 0)) if name == "psnr" else 0
             yield Observation(row["key"], prompt, seed, name, value, unscored, failed, identical)
 
 
@@ -146,7 +152,7 @@ def _build(store: Store, name: str, baseline: str | None) -> Table:
 
 
 def print_report(
-    store: Store, name: str, form: str, console: Console, *, baseline: str | None = None, published: bool = False
+    store: Store, name: str, form: str, console: Console, *, baseline: str | None = None, published: str | None = None
 ) -> None:
     """Print the report of a plan.
 
@@ -156,14 +162,16 @@ def print_report(
         form: ``terminal``, ``md``, ``csv`` or ``json``.
         console: where the terminal's table goes; the other forms go to standard output.
         baseline: row that paired differences are taken against; None keeps the recipe's.
-        published: put the papers' figures beside the measured ones (not in CSV and JSON).
+        published: put a paper's figures for this model beside the measured ones (``same``: for the model that was
+            run); not in CSV and JSON.
     """
     table = _build(store, name, baseline)
-    if published and form in ("csv", "json"):
+    if published is not None and form in ("csv", "json"):
         raise UserError(
             f"--published has no {form} form", "use --format terminal or md; the figures are in results/published"
         )
-    extra = [beside_grid(table, load_published())] if published else []
+    as_model = None if published == "same" else published
+    extra = [beside_grid(table, load_published(), as_model)] if published is not None else []
     if form == "csv":
         click.echo(to_csv(table), nl=False)
     elif form == "json":

@@ -37,6 +37,12 @@ class Comparison:
         values = [v for each in self.scores.values() if (v := each[name].value) is not None]
         return sum(values) / len(values) if values else None
 
+    def _mean_text(self, name: str) -> str:
+        mean, n = self.mean(name), sum(each[name].value is not None for each in self.scores.values())
+        if mean is None:
+            return "–"
+        return f"{mean:.{METRICS[name].digits}f}" + (f" (n={n})" if n < len(self.scores) else "")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for programs."""
         return {
@@ -65,17 +71,16 @@ class Comparison:
                     reasons[f"{clip}: {METRICS[name].label} unscored: {each[name].unscored}"] = None
             table.add_row(clip, *cells)
         if len(self.scores) > 1:
-            means = [(self.mean(name), METRICS[name].digits) for name in self.metrics]
             table.add_section()
-            table.add_row(f"mean of {len(self.scores)}", *("–" if m is None else f"{m:.{d}f}" for m, d in means))
+            table.add_row(f"mean of {len(self.scores)}", *(self._mean_text(name) for name in self.metrics))
         if self.scores:
             console.print(table)
         for line in reasons:
-            console.print(line, highlight=False, markup=False)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         for clip, note in self.notes.items():
-            console.print(f"{clip}: {note}", highlight=False, markup=False)
+            console.print(f"{clip}: {note}", highlight=False, markup=False, soft_wrap=True)
         for clip, problem in self.problems.items():
-            console.print(f"{clip}: not compared: {problem}", highlight=False, markup=False)
+            console.print(f"{clip}: not compared: {problem}", highlight=False, markup=False, soft_wrap=True)
 
 
 def compare(videos: str, reference: str, metrics: list[str], *, align: bool = False) -> Comparison:

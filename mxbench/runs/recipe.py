@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mxbench.errors import UserError, unknown_name
+from mxbench.runs.entries import parse_entry
 from mxbench.runs.yaml_text import line_of, read
 
 __all__ = ["METRIC_DEFAULTS", "Recipe", "SamplingFields", "load", "parse", "recipe_files"]
@@ -86,7 +87,9 @@ def parse(data: Any, origin: str = "the command line", node: yaml.Node | None = 
     try:
         return Recipe.model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        # A misspelt key explains a missing one.
+        first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
         where = [step for step in first["loc"] if not (isinstance(step, str) and step.startswith(("list[", "dict[")))]
         line = line_of(node, where)
         key = ".".join(str(step) for step in where)
@@ -109,6 +112,12 @@ def load(path: str | Path) -> Recipe:
     path = Path(path)
     data, node = read(path)
     recipe = parse(data, str(path), node)
+    for index, item in enumerate(recipe.methods):
+        try:
+            parse_entry(item)
+        except UserError as error:
+            where = f"{path}, line {line_of(node, ['methods', index])}"
+            raise UserError(f"{where}: {error.problem}", error.fix) from None
     if isinstance(recipe.prompts, str) and (beside := path.parent / recipe.prompts).is_file():
         return recipe.model_copy(update={"prompts": str(beside)})
     return recipe

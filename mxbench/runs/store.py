@@ -71,7 +71,9 @@ class Store:
             reason = "it is a file" if self.root.is_file() else (error.strerror or "it cannot be used").lower()
             raise UserError(f"{self.root} cannot hold results: {reason}", "pass another folder with --out") from None
         if not create and not (self.root / "plans").is_dir():
-            raise UserError(f"{self.root} holds no results of mxbench", "pass the --out of a run")
+            raise UserError(
+                f"{self.root} holds no results of mxbench", f"render some first, with `mxbench run --out {self.root}`"
+            )
 
     def _create(self) -> None:
         with full_disk_named(self.root):
@@ -98,6 +100,10 @@ class Store:
         if data["state"] == "done" and not (self._cell(cell_id) / "frames.mkv").is_file():
             return None
         return Status(data["state"], data.get("reason", ""), data.get("nonfinite_calls", 0))
+
+    def damaged(self, cell_id: str) -> bool:
+        """Whether there is a folder of the cell whose status cannot be read or whose frames are gone."""
+        return self._cell(cell_id).is_dir() and self.status(cell_id) is None
 
     @contextlib.contextmanager
     def claim(self, cell_id: str, *, wait: bool) -> Iterator[bool]:
@@ -206,8 +212,16 @@ class Store:
 
     def plans(self) -> dict[str, dict[str, Any]]:
         """All plans, by name."""
-        found = {path.stem: read_json(path) for path in sorted((self.root / "plans").glob("*.json"))}
-        return {name: plan for name, plan in found.items() if isinstance(plan, dict)}
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted((self.root / "plans").glob("*.json")):
+            plan = read_json(path)
+            if not isinstance(plan, dict):
+                raise UserError(
+                    f"{path} is damaged; the cells are not",
+                    "run the recipe again with the same --out, which writes it anew and renders nothing",
+                )
+            found[path.stem] = plan
+        return found
 
     def publish_preview(self, cell_id: str, folder: str, name: str) -> None:
         """Show a cell's preview under a name that a person can find."""

@@ -347,3 +347,49 @@ def test_completion_offers_methods():
 
 def test_models_are_a_literal_table():
     assert set(mxbench.models.MODELS) == {"nano"}
+
+
+def test_damaged_files_are_named_and_cost_nothing_else(mxbench_cli, fake_model):
+    arguments = ("run", "-a", "mxfp4", "-n", "1", "-M", "psnr", "-o", "out", "-q")
+    mxbench_cli(*arguments)
+    report = Path("out/report.md").read_bytes()
+    scores = [path for path in Path("out/cells").glob("*/scores/psnr*") if path.parents[1].name]
+    scores[0].write_text("{bad")
+    assert "not scored yet" in mxbench_cli("report", "out", "-f", "md")[1]
+    status = next(Path("out/cells").glob("*/status.json"))
+    status.write_text("{bad")
+    assert "damaged" in mxbench_cli("report", "out", "-f", "md")[1]
+    Path("out/plans/nano.json").write_text("{bad")
+    one_line(*_error(mxbench_cli("report", "out")), "nano.json is damaged", "run the recipe again")
+    assert mxbench_cli(*arguments)[0] == 0
+    assert Path("out/report.md").read_bytes() == report
+
+
+def test_published_figures_stand_beside_the_measured_ones(mxbench_cli, fake_model, monkeypatch):
+    mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "3", "-o", "out", "-q")
+    code, out, _ = mxbench_cli("report", "out", "--published", "Wan2.2", "-f", "md")
+    assert code == 0
+    assert "15.58" in out  # MXFP4 (OCP), Wan2.2, PSNR, in the MXAttention paper's Table 2
+    one_line(*_error(mxbench_cli("report", "out", "--published")), "nothing is published for the model nano")
+
+
+def test_a_method_that_does_not_suit_the_tensors_costs_the_others_nothing(mxbench_cli, tmp_path):
+    tensors = {name: torch.randn(1, 1, 40, 80, generator=torch.Generator().manual_seed(0)) for name in "qkv"}
+    save_file(tensors, tmp_path / "d80.safetensors")
+    code, out, err = mxbench_cli("analyze", "tensors", "d80.safetensors", "-a", "mxattn", "-a", "sage2", "--json")
+    assert code == 1
+    assert [row["method"] for row in json.loads(out)] == ["sage2"]
+    assert "mxattn: a Hadamard rotation needs a power of two" in err
+    tensors["k"][0, 0, 3, 3] = float("nan")
+    save_file(tensors, tmp_path / "nan.safetensors")
+    one_line(*_error(mxbench_cli("analyze", "tensors", "nan.safetensors")), "NaN or an infinity")
+
+
+def test_a_misspelt_key_is_named_with_its_line(mxbench_cli, tmp_path):
+    (tmp_path / "a.yaml").write_text("title: x\nmetods: [mxattn]\n")
+    one_line(*_error(mxbench_cli("run", "-r", "a.yaml")), "line 2: unknown key 'metods'; did you mean methods")
+    (tmp_path / "b.yaml").write_text("methods:\n- mxfp4\n- {base: mxattn, rowsum: exact}\n")
+    one_line(
+        *_error(mxbench_cli("run", "-r", "b.yaml")), "b.yaml, line 3: unknown field 'rowsum'; did you mean row_sum"
+    )
+    one_line(*_error(mxbench_cli("list")), "Choose from")
