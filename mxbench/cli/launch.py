@@ -11,6 +11,7 @@ from rich.console import Console
 from mxbench.cli.main import PROCESS_START
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
 from mxbench.report.load import write_reports
+from mxbench.runs.files import DiskFull
 from mxbench.runs.plan import expand
 from mxbench.runs.recipe import parse
 from mxbench.runs.runner import run
@@ -53,7 +54,10 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
         observer = Live(console, plan, store) if console.is_terminal else Lines(console, plan, store)
         with observer:
             outcome = run(plan, store, observer, process_start=PROCESS_START)
-    paths = write_reports(store, name, Console(), brief=True)
+    try:
+        paths = write_reports(store, name, Console(), brief=True)
+    except DiskFull as error:
+        paths, outcome.stopped = [], outcome.stopped or str(error)
     times = outcome.times
     if times.cells and not options["quiet"]:
         console.print(
@@ -62,7 +66,8 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
             f"({times.harness_s / times.cells:.2f} s a cell)",
             highlight=False,
         )
-    click.echo("Written: " + ", ".join(str(path) for path in paths), err=True)
+    if paths:
+        click.echo("Written: " + ", ".join(str(path) for path in paths), err=True)
     unsupported = [row for row in plan.rows if row.unsupported is not None]
     for key, reason in dict.fromkeys(outcome.failed):
         click.echo(f"mxbench: {key}: {reason}", err=True)

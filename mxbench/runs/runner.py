@@ -222,4 +222,7 @@ class _Worker:
             whole = time.perf_counter() - self.first_cell
             times.harness_s = max(0.0, whole - times.denoise_s - times.decode_s)
         if times.cells:
-            self.store.append_provenance(times.to_dict(self.plan.environment))
+            try:
+                self.store.append_provenance(times.to_dict(self.plan.environment))
+            except DiskFull as error:
+                self.outcome.stopped = self.outcome.stopped or str(error)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import mxbench.models
 from mxbench.cli import main as main_module
+from mxbench.runs.files import DiskFull
 from mxbench.video import write_lossless, write_preview
 
 COMMANDS = ["run", "ablate", "report", "score", "analyze", "list", "show", "doctor"]
@@ -393,3 +394,25 @@ def test_a_misspelt_key_is_named_with_its_line(mxbench_cli, tmp_path):
         *_error(mxbench_cli("run", "-r", "b.yaml")), "b.yaml, line 3: unknown field 'rowsum'; did you mean row_sum"
     )
     one_line(*_error(mxbench_cli("list")), "Choose from")
+
+
+def test_a_disk_that_stays_full_is_exit_code_1_and_the_next_run_goes_on(mxbench_cli, fake_model, monkeypatch):
+    from mxbench.runs.files import Scratch
+
+    honest, count = Scratch.write, 0
+
+    def filling(self, path, data):
+        nonlocal count
+        count += 1
+        if count > 3:  # the plan and two scores
+            raise DiskFull(path)
+        honest(self, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scratch, "write", filling)
+        code, out, err = mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")
+        one_line(code, err, "the disk is full", "free some space", expected=1)
+        assert "MXFP4" in out  # the table is printed even where it cannot be written
+        code, _, err = mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out2", "-q")
+        one_line(code, err, "the disk is full")
+    assert mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")[0] == 0
