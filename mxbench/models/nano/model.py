@@ -36,19 +36,17 @@ class RandomNano(PipelineModel):
         super().__init__(pipeline(SEED))
 
 
-_SHIPPED = weights.shipped()
+_SHIPPED = weights.manifest(weights.SHIPPED)
+_DIGEST = weights.digest(_SHIPPED)
 
 
 class Nano(PipelineModel):
-    """Wan2.2's pipeline at small size, trained on captioned clips of moving shapes; random where no weights ship."""
+    """Wan2.2's pipeline at small size, trained on captioned clips of moving shapes.
 
-    FACTS = (
-        RandomNano.FACTS
-        if _SHIPPED is None
-        else _facts(
-            f"trained, {weights.digest(_SHIPPED)[:12]}", _SHIPPED["architecture"], weights=weights.digest(_SHIPPED)
-        )
-    )
+    Without its weights it is an error and never a random model: the table would speak of something else.
+    """
+
+    FACTS = _facts(f"trained, {_DIGEST[:12]}", _SHIPPED["architecture"], weights=_DIGEST)
 
     def __init__(self) -> None:
-        super().__init__(pipeline(SEED) if _SHIPPED is None else trained())
+        super().__init__(trained())

@@ -13,7 +13,7 @@ import torch
 
 from mxbench.errors import UserError
 
-__all__ = ["MANIFEST", "SHIPPED", "Weights", "digest", "fill", "load", "manifest", "save", "shipped"]
+__all__ = ["MANIFEST", "SHIPPED", "Weights", "digest", "fill", "load", "manifest", "save"]
 
 SHIPPED = Path(__file__).parent / "weights"
 """The folder of the weights that come with mxbench."""
@@ -110,11 +110,6 @@ def manifest(folder: Path) -> dict[str, Any]:
 def digest(found: Mapping[str, Any]) -> str:
     """SHA-256 over the checksums of a manifest's files."""
     return hashlib.sha256("".join(sorted(found["files"].values())).encode()).hexdigest()
-
-
-def shipped() -> dict[str, Any] | None:
-    """The manifest of the weights that come with mxbench; None where none do."""
-    return manifest(SHIPPED) if SHIPPED.is_dir() else None
 
 
 def load(folder: Path = SHIPPED) -> Weights:

@@ -92,9 +92,11 @@ def test_a_number_that_fp16_cannot_hold_is_refused(tmp_path):
 
 def test_the_model_says_which_weights_it_has():
     assert RandomNano.FACTS.weights == "random weights, seed 0"
-    if weights.shipped() is None:
-        assert Nano.FACTS == RandomNano.FACTS
-    else:
-        assert Nano.FACTS.weights.startswith("trained, ")
-        assert sum(f.stat().st_size for f in weights.SHIPPED.iterdir()) < 40e6
-        assert Nano.FACTS.identity["weights"] == weights.load().digest
+    assert Nano.FACTS.weights.startswith("trained, ")
+    assert sum(f.stat().st_size for f in weights.SHIPPED.iterdir()) < 40e6
+    assert Nano.FACTS.identity["weights"] == weights.load().digest
+
+
+def test_without_weights_there_is_an_error_and_no_random_model(tmp_path):
+    with pytest.raises(UserError, match="no weights of the nano model"):
+        build.trained(tmp_path)
