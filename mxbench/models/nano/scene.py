@@ -133,7 +133,7 @@ def _random_thing(rng: np.random.Generator) -> Thing:
     colour, shape, motion = _SEEN[rng.integers(len(_SEEN))]
     chance = rng.random(3)
     size = None if motion in ("grows", "shrinks") or chance[0] < 0.12 else SIZES[int(chance[1] < 0.5)]
-    return Thing(colour, shape, motion, size, striped=bool(chance[2] < 0.15) and colour != "white")
+    return Thing(colour, shape, motion, size, striped=bool(chance[2] < 0.25) and colour != "white")
 
 
 def random_scene(rng: np.random.Generator) -> Scene:
@@ -142,7 +142,7 @@ def random_scene(rng: np.random.Generator) -> Scene:
     chance = rng.random(4)
     pattern = PATTERNS[int(np.searchsorted((0.46, 0.64, 0.82), chance[0]))]
     background = list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))]
-    if chance[1] < 0.42:
+    if chance[1] < 0.5:
         second = _random_thing(rng)
         while second.colour == first.colour or second.shape == first.shape:
             second = _random_thing(rng)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ import torch
 from mxbench.errors import UserError
 from mxbench.models.nano import build, tokenizer, weights
 from mxbench.models.nano.train import __main__ as command
+from mxbench.models.nano.train.blocks import Rotating
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import tokens
 from mxbench.models.nano.train.denoise import embed
-from mxbench.models.nano.train.optimise import Muon, orthogonal
+from mxbench.models.nano.train.optimise import Muon, adamw, orthogonal
 from mxbench.models.nano.train.state import TOY
+from mxbench.models.nano.train.step import Recorded, eager
+from mxbench.models.nano.train.trainee import Task, Trainee
+from mxbench.models.nano.train.world import World
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,42 @@ def test_prompts_are_embedded_as_the_pipeline_does_it(parts):
         true = pipe.encode_prompt(prompts, do_classifier_free_guidance=False, max_sequence_length=64)[0]
         mine = embed(parts["text_encoder"], tokens(tokenizer.build(), prompts))
     torch.testing.assert_close(mine, true)
+
+
+def test_the_processor_for_training_computes_what_diffusers_does():
+    torch.manual_seed(3)
+    architecture = TOY["transformer"] | {"num_attention_heads": 3, "cross_attn_norm": True}
+    dit = build.modules(TOY | {"transformer": architecture})["transformer"].double()
+    rotary = dit.rope(torch.zeros(1, 16, 3, 4, 5))
+    text, x = torch.randn(2, 7, 48).double(), torch.randn(2, 60, 48).double()
+    for attention, more in ((dit.blocks[0].attn1, {"rotary_emb": rotary}), (dit.blocks[0].attn2, {})):
+        arguments = (x, text if attention is dit.blocks[0].attn2 else None)
+        stock = attention(*arguments, **more)
+        attention.set_processor(Rotating())
+        torch.testing.assert_close(attention(*arguments, **more), stock, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_is_the_step():
+    device, ends = torch.device("cuda"), []
+    x, y = torch.randn(64, 32, device=device), torch.randn(64, 16, device=device)
+    for record in (False, True):
+        torch.manual_seed(5)
+        net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)).to(device)
+        trainee = Trainee({"net": net}, [Muon([net[0].weight], 0.02), adamw([(net[2].parameters(), 1e-3)], device)])
+        world = World(0, 1, device)
+        task = Task(lambda _: None, lambda net=net: ((net(x) - y).square().mean(), {}))
+        told = []
+        run = partial(eager, task, trainee, world)
+        for i in range(30):
+            if record and i == 3:
+                run = Recorded(task, trainee, world)
+            trainee.plan(1 - i / 30)
+            told.append({k: float(v) for k, v in run().items()})
+        ends.append((told, [a.clone() for a in trainee.averages], [p.detach().clone() for p in net.parameters()]))
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-5)
+    for a, b in zip((*ends[0][1], *ends[0][2]), (*ends[1][1], *ends[1][2]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_muon_turns_a_gradient_into_an_orthogonal_step():

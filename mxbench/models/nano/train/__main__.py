@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if wanted and not all(session.done(mark) for mark in _MARKS[name]):
             break  # Out of time.
     if "export" in options.stages:
-        if not world.rank:
-            look(session, log)
         session.export(log)
+        if options.look and not world.rank:
+            look(session, log)
     log(ended_s=time.monotonic() - begun)
     world.wait()
     if world.size > 1:

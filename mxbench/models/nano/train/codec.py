@@ -22,6 +22,8 @@ __all__ = ["Codec"]
 def _planar(layer: Any, stacked: torch.Tensor) -> torch.Tensor:
     weight = layer.weight.permute(0, 2, 1, 3, 4).flatten(1, 2)
     high, wide = weight.shape[-2:]
+    # Channels last on both sides, or each convolution turns its operands itself, there and back.
+    weight, stacked = (x.contiguous(memory_format=torch.channels_last) for x in (weight, stacked))
     return functional.conv2d(stacked, weight, layer.bias, padding=(high // 2, wide // 2))
 
 

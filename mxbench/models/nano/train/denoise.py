@@ -6,21 +6,21 @@ A latent at noise level s in [0,1] is ``(1-s)·x0 + s·noise``, its target ``noi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from mxbench.models.nano import tokenizer
 from mxbench.models.nano.draw import draw
+from mxbench.models.nano.train.blocks import prepared
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder, Pool, tokens
-from mxbench.models.nano.train.loop import Log, Trainee, train
+from mxbench.models.nano.train.loop import Log, train
 from mxbench.models.nano.train.optimise import optimisers
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
+from mxbench.models.nano.train.trainee import Task, Trainee
 
 __all__ = ["embed", "flops", "run_experts", "run_joint"]
 
@@ -28,13 +28,18 @@ _DROPPED = 0.1
 """Share of captions that are left out, for guidance."""
 _RENEW = 256
 """Clips drawn and encoded at a time."""
+_TAKEN = 8
+"""How often a clip is taken from the pool, on average."""
 
 
 def embed(text_encoder: Any, ids: torch.Tensor) -> torch.Tensor:
     """FP32 embeddings ``[B,64,C]``, zero beyond each prompt as the pipeline makes them."""
     mask = (ids != 0).long()
     with torch.autocast(ids.device.type, enabled=False):
-        found: torch.Tensor = text_encoder(ids, mask).last_hidden_state
+        # A lookup as a matrix product, whose gradient needs no sorting.
+        table = text_encoder.get_input_embeddings().weight
+        words = (ids[..., None] == torch.arange(len(table), device=ids.device)).to(table.dtype) @ table
+        found: torch.Tensor = text_encoder(inputs_embeds=words, attention_mask=mask).last_hidden_state
     return found.float() * mask[..., None]
 
 
@@ -45,31 +50,6 @@ def flops(architecture: Mapping[str, Mapping[str, Any]], n: int = 1280) -> float
     linear = 2 * n * (6 * width * width + 2 * width * t["ffn_dim"])
     attention = 4 * n * (n + 64) * width
     return float(t["num_layers"] * (3 * linear + 3.5 * attention))
-
-
-@contextmanager
-def _prepared(dit: Any, session: Session) -> Iterator[None]:
-    """Blocks compiled, one compilation for all; the conditioning kept in FP32; patches of one cell a matrix product."""
-    conditioning, patches = dit.condition_embedder, dit.patch_embedding
-    plain = conditioning.forward
-
-    def precise(*arguments: Any, **named: Any) -> Any:
-        with torch.autocast(session.world.device.type, enabled=False):
-            return plain(*arguments, **named)
-
-    def project(x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x.movedim(1, -1), patches.weight.flatten(1), patches.bias).movedim(-1, 1)
-
-    assert patches.kernel_size == (1, 1, 1)
-    conditioning.forward, patches.forward = precise, project
-    if session.options.compile:
-        dit.compile_repeated_blocks(fullgraph=True, dynamic=False)
-    try:
-        yield
-    finally:
-        del conditioning.forward, patches.forward
-        for block in dit.blocks:
-            block._compiled_call_impl = None
 
 
 def _pool(options: Options, session: Session, stage: int, step: int) -> tuple[Feeder, Pool]:
@@ -94,20 +74,22 @@ def _pool(options: Options, session: Session, stage: int, step: int) -> tuple[Fe
     return feeder, Pool(feeder, encode, options.pool)
 
 
-def _stepper(
+def _task(
     options: Options, session: Session, pool: Pool, dit: Any, low: float, high: float, *, learn_text: bool
-) -> Callable[[int], tuple[torch.Tensor, Mapping[str, torch.Tensor]]]:
-    """The loss of a batch with u between ``low`` and ``high``."""
+) -> Task:
+    """A step on a batch with u between ``low`` and ``high``."""
     device, text_encoder = session.world.device, session.parts["text_encoder"]
     shift = float(session.architecture["scheduler"]["flow_shift"])
     empty = tokens(tokenizer.build(), [""]).to(device)
     n = options.batch["joint"]
-    every = max(1, (2 if options.toy else _RENEW) * 4 // n)
+    every = max(1, (2 if options.toy else _RENEW) * _TAKEN // n)
     strata = torch.arange(n, device=device)
 
-    def step(number: int) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        if number % every == every - 1:  # A quarter of what is taken is new.
+    def prepare(number: int) -> None:
+        if number % every == every - 1:
             pool.renew()
+
+    def loss() -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         ids, x = pool.take(n)
         ids = torch.where(torch.rand(n, 1, device=device) < _DROPPED, empty, ids)
         u = low + (high - low) * (strata + torch.rand(n, device=device)) / n
@@ -125,7 +107,7 @@ def _stepper(
             k: (told * b).sum() / b.sum().clamp(min=1) for k, b in bins.items() if low == 0 and high == 1
         }
 
-    return step
+    return Task(prepare, loss)
 
 
 def run_joint(options: Options, session: Session, log: Log) -> None:
@@ -142,10 +124,20 @@ def run_joint(options: Options, session: Session, log: Log) -> None:
         torch.manual_seed(options.seed * 1000 + 100 + world.rank + trainee.step)
         feeder, pool = _pool(options, session, 0, trainee.step)
         log(stage="joint", pool=pool.size, std=float(pool.latents.float().std()))
-        with _prepared(dit, session):
-            step = _stepper(options, session, pool, dit, 0.0, 1.0, learn_text=True)
+        with prepared(dit, session):
+            task = _task(options, session, pool, dit, 0.0, 1.0, learn_text=True)
             budget = options.minutes["joint"] * 60 / world.size
-            train(trainee, step, world, log, name="joint", budget=budget, stop_at=session.stop_at, path=path)
+            train(
+                trainee,
+                task,
+                world,
+                log,
+                name="joint",
+                budget=budget,
+                stop_at=session.stop_at,
+                path=path,
+                record=session.record,
+            )
         feeder.close()
         session.note("joint", trainee, log, processes=world.size)
     for name, state in trainee.averaged().items():
@@ -196,9 +188,19 @@ def _expert(expert: int, options: Options, session: Session, world: Any, log: Lo
         torch.manual_seed(options.seed * 1000 + 200 + session.world.rank + trainee.step)
         feeder, pool = _pool(options, session, 1 + expert, trainee.step)
         dit = session.parts[_name(expert)]
-        with _prepared(dit, session):
-            step = _stepper(options, session, pool, dit, low, high, learn_text=False)
-            train(trainee, step, world, log, name=stage, budget=budget, stop_at=session.stop_at, path=path)
+        with prepared(dit, session):
+            task = _task(options, session, pool, dit, low, high, learn_text=False)
+            train(
+                trainee,
+                task,
+                world,
+                log,
+                name=stage,
+                budget=budget,
+                stop_at=session.stop_at,
+                path=path,
+                record=session.record,
+            )
         feeder.close()
     else:
         trainee.save(path)

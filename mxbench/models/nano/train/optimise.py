@@ -1,4 +1,7 @@
-"""The optimisers: Muon for the matrices of the DiT's blocks, AdamW for all else."""
+"""The optimisers: Muon for the matrices of the DiT's blocks, AdamW for all else.
+
+Learning rates are tensors: a recorded step reads them anew each time.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ def adamw(groups: Iterable[tuple[Iterable[torch.nn.Parameter], float]], device: 
     found = []
     for parameters, peak in groups:
         listed = list(parameters)
-        found.append({"params": [p for p in listed if p.ndim > 1], "peak": peak, "lr": peak, "weight_decay": 0.01})
-        found.append({"params": [p for p in listed if p.ndim < 2], "peak": peak, "lr": peak, "weight_decay": 0.0})
-    return torch.optim.AdamW([g for g in found if g["params"]], betas=(0.9, 0.98), fused=device.type == "cuda")
+        for decay, chosen in ((0.01, [p for p in listed if p.ndim > 1]), (0.0, [p for p in listed if p.ndim < 2])):
+            rate = torch.tensor(peak, device=device)
+            found.append({"params": chosen, "peak": peak, "lr": rate, "weight_decay": decay})
+    cuda = device.type == "cuda"
+    return torch.optim.AdamW([g for g in found if g["params"]], betas=(0.9, 0.98), fused=cuda, capturable=cuda)
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
@@ -44,14 +49,16 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], peak: float, momentum: float = 0.95) -> None:
-        super().__init__(list(parameters), {"lr": peak, "peak": peak, "momentum": momentum, "weight_decay": 0.002})
+        listed = list(parameters)
+        rate = torch.tensor(peak, device=listed[0].device)
+        super().__init__(listed, {"lr": rate, "peak": peak, "momentum": momentum, "weight_decay": 0.002})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One update of every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            shapes: dict[tuple[int, int], list[torch.nn.Parameter]] = {}
+            shapes: dict[tuple[int, int], list[torch.Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
                     shapes.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
@@ -64,8 +71,9 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
                 updates = orthogonal(torch.stack([a.flatten(1) for a in ahead])) * max(1.0, rows / columns) ** 0.5
-                for p, update in zip(members, updates.to(members[0].dtype), strict=True):
-                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.view_as(p), alpha=-group["lr"])
+                steps = (updates.to(members[0].dtype) * group["lr"]).unbind()
+                torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_sub_(members, [s.view_as(p) for s, p in zip(steps, members, strict=True)])
 
 
 def for_vae(vae: Any, peak: float, device: torch.device) -> list[torch.optim.Optimizer]:

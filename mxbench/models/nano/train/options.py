@@ -26,6 +26,8 @@ class Options:
     rate: dict[str, float]
     pool: int
     compile: bool
+    record: bool
+    look: bool
     seed: int
     toy: bool
 
@@ -42,17 +44,19 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--folder", type=Path, default=Path("nano-training"), help="checkpoints, optimiser state and log")
     add("--out", type=Path, default=Path("nano-weights"), help="where weights, facts, log and preview are exported to")
     add("--from", type=Path, dest="start_from", help="an exported folder to go on from where --folder holds no stage")
-    add("--minutes-vae", type=float, default=8.0, help="GPU minutes of the VAE, shared by all GPUs")
-    add("--minutes-joint", type=float, default=22.0, help="GPU minutes of one DiT and the text encoder over all times")
-    add("--minutes-experts", type=float, default=16.0, help="GPU minutes of both experts together")
+    add("--minutes-vae", type=float, default=9.0, help="GPU minutes of the VAE, shared by all GPUs")
+    add("--minutes-joint", type=float, default=13.0, help="GPU minutes of one DiT and the text encoder over all times")
+    add("--minutes-experts", type=float, default=12.0, help="GPU minutes of both experts together")
     add("--stop-after", type=float, default=1e9, help="seconds after which to save, export and end")
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
     add("--batch", type=int, default=64, help="clips a step and GPU of the DiT")
-    add("--rate-vae", type=float, default=1.2e-3, help="peak learning rate")
+    add("--rate-vae", type=float, default=2e-3, help="peak learning rate")
     add("--rate-joint", type=float, default=2e-3, help="peak learning rate")
     add("--rate-experts", type=float, default=8e-4, help="peak learning rate")
     add("--pool", type=int, default=49152, help="clips whose latents a GPU holds; renewed while training")
     add("--no-compile", action="store_true", help="without torch.compile")
+    add("--no-record", action="store_true", help="without CUDA graphs: every kernel launched by itself")
+    add("--no-look", action="store_true", help="export without the previews")
     add("--seed", type=int, default=0, help="of weights and data")
     add("--toy", action="store_true", help="tiny networks and batches: does every path run?")
     got = parser.parse_args(arguments)
@@ -75,6 +79,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         rate={"vae": got.rate_vae, "joint": got.rate_joint, "experts": got.rate_experts},
         pool=4 if toy else got.pool,
         compile=not (got.no_compile or toy),
+        record=not got.no_record,
+        look=not got.no_look,
         seed=got.seed,
         toy=toy,
     )

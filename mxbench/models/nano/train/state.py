@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from mxbench.models.nano import build, weights
-from mxbench.models.nano.train.loop import Log, Trainee
+from mxbench.models.nano.train.loop import Log
 from mxbench.models.nano.train.options import Options
+from mxbench.models.nano.train.trainee import Trainee
 from mxbench.models.nano.train.world import World
 
 __all__ = ["TOY", "Session"]
@@ -79,6 +80,11 @@ class Session:
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """BF16 matrix products on a GPU; FP32 on the CPU."""
         return torch.autocast("cuda", torch.bfloat16, enabled=self.world.device.type == "cuda")
+
+    @property
+    def record(self) -> bool:
+        """Whether steps are recorded as CUDA graphs."""
+        return self.options.record and self.world.device.type == "cuda"
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled where the options say so."""

@@ -13,10 +13,11 @@ from torch.nn import functional
 from mxbench.models.nano.draw import draw
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder
-from mxbench.models.nano.train.loop import Log, Trainee, train
+from mxbench.models.nano.train.loop import Log, train
 from mxbench.models.nano.train.optimise import for_vae
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
+from mxbench.models.nano.train.trainee import Task, Trainee
 
 __all__ = ["fit_statistics", "psnr", "run"]
 
@@ -71,9 +72,13 @@ def run(options: Options, session: Session, log: Log) -> None:
         feeder = Feeder((options.seed, 1, world.rank, trainee.step), options.batch["vae"], world.device, captions=False)
         paint, codec = session.compiled(draw), Codec(vae, compiled=options.compile)
 
-        def step(_: int) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-            with torch.no_grad():
-                x = paint(feeder.next()[1]) * 2 - 1
+        x = paint(feeder.next()[1])
+
+        @torch.no_grad()
+        def prepare(_: int) -> None:
+            torch.sub(2 * paint(feeder.next()[1]), 1, out=x)
+
+        def loss() -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
             with session.autocast():
                 mean, log_variance = codec.encode(x)
                 z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
@@ -83,7 +88,17 @@ def run(options: Options, session: Session, log: Log) -> None:
         torch.manual_seed(options.seed * 1000 + world.rank + trainee.step)
         budget = options.minutes["vae"] * 60 / world.size
         torch.backends.cudnn.benchmark = True
-        train(trainee, step, world, log, name="vae", budget=budget, stop_at=session.stop_at, path=path)
+        train(
+            trainee,
+            Task(prepare, loss),
+            world,
+            log,
+            name="vae",
+            budget=budget,
+            stop_at=session.stop_at,
+            path=path,
+            record=session.record,
+        )
         torch.backends.cudnn.benchmark = False
         feeder.close()
     vae.load_state_dict(trainee.averaged()["vae"])

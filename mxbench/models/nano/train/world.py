@@ -33,12 +33,27 @@ class World:
 
     def average(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Average the gradients over all processes, in one transfer."""
-        if self.size == 1:
-            return
+        if self.size > 1:
+            flat = self.flatten(parameters)
+            self.add_up(flat)
+            self.spread(flat, parameters)
+
+    def flatten(self, parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+        """The part of the mean gradient that is of this process, in one piece."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([g.reshape(-1) for g in gradients])
+        return torch.cat([g.reshape(-1) for g in gradients]) / self.size
+
+    def add_up(self, flat: torch.Tensor) -> None:
+        """Sum over all processes, in place."""
         dist.all_reduce(flat, group=self.group)
-        flat /= self.size
+
+    def spread(self, flat: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Write the pieces of what :meth:`flatten` made back to the gradients."""
+        gradients = []
+        for p in parameters:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            gradients.append(p.grad)
         pieces = flat.split([g.numel() for g in gradients])
         torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
 
