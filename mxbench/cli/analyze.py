@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mxbench.cli import analyze_attention
 from mxbench.cli.options import echo_json, json_option, method_option
 
 __all__ = ["command"]
@@ -13,8 +14,10 @@ __all__ = ["command"]
 
 @click.group("analyze")
 def command() -> None:
-    """Study a method's error on tensors, or the theory behind it."""
+    """Study a method's error on tensors, a model's attention, or the theory behind it."""
 
+
+command.add_command(analyze_attention.command)
 
 _TENSORS_EPILOG = """\b
 Examples:

@@ -64,6 +64,8 @@ class attach:  # noqa: N801 - used like a function
     Attributes:
         calls: counter of (expert, layer, kind, step, branch) that the method computed.
         nonfinite: how many of these calls were handed a NaN or an infinity (read it after the block).
+        site: of the call that the method is computing, for a function that asks where it is; outside of a call the
+            last one, and None before the first.
 
     Raises:
         UserError: on entry, a pipeline that cannot be attached to or a rule that cannot match; inside, an argument that
@@ -80,6 +82,7 @@ class attach:  # noqa: N801 - used like a function
         self.family = family_of(pipe)
         self.schedule = as_schedule(method)
         self.calls: Counter[tuple[int, int, str, int, int]] = Counter()
+        self.site: Site | None = None
         self._pipe, self._impl = pipe, impl
         self._state = GroupingState()
         self._nonfinite: torch.Tensor | None = None
@@ -225,6 +228,7 @@ class attach:  # noqa: N801 - used like a function
         return self._compute(use, q, k, v, site).transpose(1, 2)
 
     def _compute(self, use: Use, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, site: Site) -> torch.Tensor:
+        self.site = site
         if use.spec is not None:
             return attend(q, k, v, use.spec, impl=self._impl, site=site, state=self._state)
         assert use.function is not None

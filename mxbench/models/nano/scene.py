@@ -10,9 +10,11 @@ import numpy as np
 
 __all__ = [
     "BACKGROUNDS",
+    "BEHIND",
     "COLOURS",
     "DIRECTIONS",
     "MOTIONS",
+    "PAN",
     "PATTERNS",
     "SHAPES",
     "SIZES",
@@ -22,6 +24,7 @@ __all__ = [
     "caption",
     "held_out",
     "random_scene",
+    "spoken",
     "triples",
 ]
 
@@ -54,6 +57,8 @@ DIRECTIONS: dict[str, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up"
 MOTIONS = (*DIRECTIONS, "still", "spins", "grows", "shrinks")
 PATTERNS = ("plain", "gradient", "striped", "checkered")
 _ROUND = ("circle", "ring")
+BEHIND, PAN = 2, 3
+"""What a piece of a caption is of, where it is of no object."""
 
 _PHRASES: dict[str, tuple[str, ...]] = {
     "left": ("moves left", "slides left", "moves to the left", "drifts left"),
@@ -157,8 +162,11 @@ def _article(words: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
-def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
-    """The scene in words; the first wording of each part without ``rng``, else one at random."""
+def spoken(scene: Scene, rng: np.random.Generator | None = None) -> list[tuple[str, int | None]]:
+    """The scene in words, in pieces, each with what it is of: an object's index, :data:`BEHIND`, :data:`PAN` or None.
+
+    The first wording of each part without ``rng``, else one at random.
+    """
 
     def pick(wordings: tuple[Any, ...]) -> Any:
         return wordings[0] if rng is None else wordings[rng.integers(len(wordings))]
@@ -167,18 +175,23 @@ def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
         # Half of the captions keep the plain words, so that they are known best.
         return wordings[0] if rng is None or rng.random() < 0.5 else pick(wordings)
 
-    objects = " and ".join(
-        _article(" ".join(filter(None, (t.size, "striped" if t.striped else None, t.colour, t.shape))))
-        + " "
-        + plain_first(_PHRASES[t.motion])
-        for t in scene.things
-    )
+    objects: list[tuple[str, int | None]] = []
+    for index, t in enumerate(scene.things):
+        words = _article(" ".join(filter(None, (t.size, "striped" if t.striped else None, t.colour, t.shape))))
+        objects += [(" and ", None)] * (index > 0) + [(f"{words} {plain_first(_PHRASES[t.motion])}", index)]
     wordings = {
         "plain": (scene.background, f"plain {scene.background}"),
         "gradient": (f"{scene.background} gradient",),
         "striped": (f"striped {scene.background}",),
         "checkered": (f"checkered {scene.background}",),
     }
-    behind = f"a {plain_first(wordings[scene.pattern])} background"
-    text = plain_first((f"{objects} over {behind}", f"{objects} on {behind}", f"{behind}, {objects}"))
-    return text if scene.pan is None else f"{text}, the camera pans {scene.pan}"
+    behind = (f"a {plain_first(wordings[scene.pattern])} background", BEHIND)
+    pieces = plain_first(
+        ([*objects, (" over ", None), behind], [*objects, (" on ", None), behind], [behind, (", ", None), *objects])
+    )
+    return [*pieces] if scene.pan is None else [*pieces, (f", the camera pans {scene.pan}", PAN)]
+
+
+def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
+    """The scene in words; see :func:`spoken`."""
+    return "".join(piece for piece, _ in spoken(scene, rng))

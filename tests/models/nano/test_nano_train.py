@@ -11,14 +11,15 @@ import torch
 
 from mxbench.errors import UserError
 from mxbench.models.nano import build, tokenizer, weights
+from mxbench.models.nano.scene import Scene, Thing
 from mxbench.models.nano.train import __main__ as command
 from mxbench.models.nano.train.blocks import Rotating
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import tokens
-from mxbench.models.nano.train.denoise import embed
 from mxbench.models.nano.train.optimise import Muon, adamw, orthogonal
 from mxbench.models.nano.train.state import TOY
 from mxbench.models.nano.train.step import Recorded, eager
+from mxbench.models.nano.train.text import CLASSES, embed, labelled
 from mxbench.models.nano.train.trainee import Task, Trainee
 from mxbench.models.nano.train.world import World
 
@@ -100,6 +101,32 @@ def test_a_recorded_step_is_the_step():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_every_word_is_labelled_with_what_it_is_of():
+    words = tokenizer.build()
+    scene = Scene(
+        (Thing("red", "ring", "left", "small"), Thing("cyan", "star", "grows", None, striped=True)), "navy", "gradient"
+    )
+    ids, labels = labelled(words, [scene])
+    pieces = [words.convert_ids_to_tokens(int(i)).strip("▁") for i in ids[0]]
+    told = {
+        at: {n: v[int(c)] for (n, v), c in zip(CLASSES.items(), labels[0, at], strict=True) if int(c) != -100}
+        for at in range(64)
+    }
+    first = {"colour": "red", "shape": "ring", "motion": "left", "size": "small", "striped": False}
+    second = {"colour": "cyan", "shape": "star", "motion": "grows", "size": None, "striped": True}
+    both = {"count": 2, "pan": None}
+    assert told[pieces.index("left")] == told[pieces.index("red")] == first | both
+    assert told[pieces.index("striped")] == told[pieces.index("grows")] == second | both
+    assert told[pieces.index("and")] == {"count": 2}
+    assert told[pieces.index("navy")] == {"background": "navy", "pattern": "gradient", "count": 2}
+    assert told[pieces.index("</s>")] == told[63] == {}
+    panned = Scene((Thing("red", "ring", "still"),), "navy", "striped", "up")
+    ids, labels = labelled(words, [panned] * 40, np.random.default_rng(0))
+    spoken = {words.decode([int(i) for i in row if i]) for row in ids}
+    assert len(spoken) > 5
+    assert (labels[..., list(CLASSES).index("pan")] == list(CLASSES["pan"]).index("up")).any(1).all()
+
+
 def test_muon_turns_a_gradient_into_an_orthogonal_step():
     torch.manual_seed(2)
     for shape in ((3, 16, 16), (2, 32, 8), (2, 8, 32)):
@@ -127,11 +154,11 @@ def lines(tmp_path) -> list[dict]:
 
 @pytest.mark.slow
 def test_every_stage_from_nothing_to_weights(tmp_path):
-    short = ["--minutes-vae", "0.01", "--minutes-joint", "0.01", "--minutes-experts", "0.01"]
+    short = ["--minutes-vae", "0.01", "--minutes-text", "0.01", "--minutes-joint", "0.01", "--minutes-experts", "0.01"]
     with pytest.raises(UserError, match="stage vae was not trained yet"):
         toy(tmp_path, "--stage", "joint", *short)
-    toy(tmp_path, "--stage", "vae,export", *short)
-    assert set(weights.load(tmp_path / "out").parts) == {"vae"}
+    toy(tmp_path, "--stage", "vae,text,export", *short)
+    assert set(weights.load(tmp_path / "out").parts) == {"vae", "text_encoder"}
     # Stopped at once: the stage goes on, from its own checkpoint, where it was.
     toy(tmp_path, "--stage", "joint", "--stop-after", "0", "--minutes-joint", "60")
     before = weights_of(tmp_path / "work" / "joint.pt")
@@ -145,7 +172,7 @@ def test_every_stage_from_nothing_to_weights(tmp_path):
     first, second = (found.parts[n]["blocks.0.attn1.to_q.weight"] for n in ("transformer", "transformer_2"))
     assert not torch.equal(first, second)
     assert len(found.architecture["vae"]["latents_std"]) == 16
-    assert all(found.training[stage]["done"] for stage in ("vae", "joint", "expert-1", "expert-2"))
+    assert all(found.training[stage]["done"] for stage in ("vae", "text", "joint", "expert-1", "expert-2"))
     # Elsewhere, from the exported weights alone.
     toy(tmp_path / "elsewhere", "--from", str(tmp_path / "out"), "--stage", "experts,export")
     again = weights.load(tmp_path / "elsewhere" / "out")

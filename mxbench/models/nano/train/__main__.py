@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from mxbench.errors import UserError
-from mxbench.models.nano.train import denoise, vae
+from mxbench.models.nano.train import denoise, text, vae
 from mxbench.models.nano.train.look import look
 from mxbench.models.nano.train.loop import Log
 from mxbench.models.nano.train.options import parse
@@ -19,8 +19,8 @@ from mxbench.models.nano.train.world import start
 
 __all__ = ["main"]
 
-_RUN = {"vae": vae.run, "joint": denoise.run_joint, "experts": denoise.run_experts}
-_MARKS = {"vae": ("vae",), "joint": ("joint",), "experts": ("expert-1", "expert-2")}
+_RUN = {"vae": vae.run, "text": text.run, "joint": denoise.run_joint, "experts": denoise.run_experts}
+_MARKS = {"vae": ("vae",), "text": ("text",), "joint": ("joint",), "experts": ("expert-1", "expert-2")}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

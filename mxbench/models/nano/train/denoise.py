@@ -20,9 +20,10 @@ from mxbench.models.nano.train.loop import Log, train
 from mxbench.models.nano.train.optimise import optimisers
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
+from mxbench.models.nano.train.text import embed
 from mxbench.models.nano.train.trainee import Task, Trainee
 
-__all__ = ["embed", "flops", "run_experts", "run_joint"]
+__all__ = ["flops", "run_experts", "run_joint"]
 
 _DROPPED = 0.1
 """Share of captions that are left out, for guidance."""
@@ -30,17 +31,6 @@ _RENEW = 256
 """Clips drawn and encoded at a time."""
 _TAKEN = 8
 """How often a clip is taken from the pool, on average."""
-
-
-def embed(text_encoder: Any, ids: torch.Tensor) -> torch.Tensor:
-    """FP32 embeddings ``[B,64,C]``, zero beyond each prompt as the pipeline makes them."""
-    mask = (ids != 0).long()
-    with torch.autocast(ids.device.type, enabled=False):
-        # A lookup as a matrix product, whose gradient needs no sorting.
-        table = text_encoder.get_input_embeddings().weight
-        words = (ids[..., None] == torch.arange(len(table), device=ids.device)).to(table.dtype) @ table
-        found: torch.Tensor = text_encoder(inputs_embeds=words, attention_mask=mask).last_hidden_state
-    return found.float() * mask[..., None]
 
 
 def flops(architecture: Mapping[str, Mapping[str, Any]], n: int = 1280) -> float:
@@ -74,9 +64,7 @@ def _pool(options: Options, session: Session, stage: int, step: int) -> tuple[Fe
     return feeder, Pool(feeder, encode, options.pool)
 
 
-def _task(
-    options: Options, session: Session, pool: Pool, dit: Any, low: float, high: float, *, learn_text: bool
-) -> Task:
+def _task(options: Options, session: Session, pool: Pool, dit: Any, low: float, high: float) -> Task:
     """A step on a batch with u between ``low`` and ``high``."""
     device, text_encoder = session.world.device, session.parts["text_encoder"]
     shift = float(session.architecture["scheduler"]["flow_shift"])
@@ -96,7 +84,7 @@ def _task(
         s = shift * u / (1 + (shift - 1) * u)
         level = s.view(-1, 1, 1, 1, 1)
         noise = torch.randn_like(x)
-        with torch.set_grad_enabled(learn_text):
+        with torch.no_grad():
             text = embed(text_encoder, ids)
         with session.autocast():
             out = dit((1 - level) * x + level * noise, 1000 * s, text, return_dict=False)[0]
@@ -111,13 +99,10 @@ def _task(
 
 
 def run_joint(options: Options, session: Session, log: Log) -> None:
-    """Train one DiT and the text encoder over all noise levels."""
+    """Train one DiT over all noise levels."""
     world, parts = session.world, session.parts
-    dit, text_encoder = parts["transformer"], parts["text_encoder"]
-    trained = {"transformer": dit, "text_encoder": text_encoder}
-    for part in trained.values():
-        part.requires_grad_(True)
-    trainee = Trainee(trained, optimisers(dit, text_encoder, options.rate["joint"], world.device))
+    dit = parts["transformer"].requires_grad_(True)
+    trainee = Trainee({"transformer": dit}, optimisers(dit, options.rate["joint"], world.device))
     path = session.resume("joint", trainee)
     if not trainee.done:
         log(stage="joint", tflop_a_sample=flops(session.architecture) / 1e12)
@@ -125,7 +110,7 @@ def run_joint(options: Options, session: Session, log: Log) -> None:
         feeder, pool = _pool(options, session, 0, trainee.step)
         log(stage="joint", pool=pool.size, std=float(pool.latents.float().std()))
         with prepared(dit, session):
-            task = _task(options, session, pool, dit, 0.0, 1.0, learn_text=True)
+            task = _task(options, session, pool, dit, 0.0, 1.0)
             budget = options.minutes["joint"] * 60 / world.size
             train(
                 trainee,
@@ -140,15 +125,14 @@ def run_joint(options: Options, session: Session, log: Log) -> None:
             )
         feeder.close()
         session.note("joint", trainee, log, processes=world.size)
-    for name, state in trainee.averaged().items():
-        parts[name].load_state_dict(state)
-        parts[name].eval().requires_grad_(False)
+    dit.load_state_dict(trainee.averaged()["transformer"])
+    dit.eval().requires_grad_(False)
     if "expert-2" not in session.facts:
         parts["transformer_2"].load_state_dict(dit.state_dict())
 
 
 def run_experts(options: Options, session: Session, log: Log) -> None:
-    """Train each expert on its own noise levels, the text encoder frozen: on its own GPUs, or one after the other."""
+    """Train each expert on its own noise levels, on its own GPUs, or one after the other."""
     world = session.world
     if world.size == 1:
         for expert in (0, 1):
@@ -173,7 +157,7 @@ def _name(expert: int) -> str:
 
 def _trainee(expert: int, options: Options, session: Session) -> Trainee:
     dit = session.parts[_name(expert)].requires_grad_(True)
-    return Trainee({_name(expert): dit}, optimisers(dit, None, options.rate["experts"], session.world.device))
+    return Trainee({_name(expert): dit}, optimisers(dit, options.rate["experts"], session.world.device))
 
 
 def _expert(expert: int, options: Options, session: Session, world: Any, log: Log, budget: float) -> None:
@@ -189,7 +173,7 @@ def _expert(expert: int, options: Options, session: Session, world: Any, log: Lo
         feeder, pool = _pool(options, session, 1 + expert, trainee.step)
         dit = session.parts[_name(expert)]
         with prepared(dit, session):
-            task = _task(options, session, pool, dit, low, high, learn_text=False)
+            task = _task(options, session, pool, dit, low, high)
             train(
                 trainee,
                 task,

@@ -86,10 +86,9 @@ def for_vae(vae: Any, peak: float, device: torch.device) -> list[torch.optim.Opt
     return [Muon(filters, _MUON * peak), adamw([([p for p in listed if id(p) not in chosen], peak)], device)]
 
 
-def optimisers(dit: Any, text_encoder: Any | None, peak: float, device: torch.device) -> list[torch.optim.Optimizer]:
-    """The optimisers of a DiT and, where it learns, its text encoder."""
+def optimisers(dit: Any, peak: float, device: torch.device) -> list[torch.optim.Optimizer]:
+    """The optimisers of a DiT."""
     matrices = [p for p in dit.blocks.parameters() if p.ndim == 2]
     chosen = {id(p) for p in matrices}
     others = [p for p in dit.parameters() if id(p) not in chosen]
-    texts = [] if text_encoder is None else list(text_encoder.parameters())
-    return [Muon(matrices, _MUON * peak), adamw([(others, peak), (texts, peak)], device)]
+    return [Muon(matrices, _MUON * peak), adamw([(others, peak)], device)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["STAGES", "Options", "parse"]
 
-STAGES = ("vae", "joint", "experts", "export")
+STAGES = ("vae", "text", "joint", "experts", "export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,15 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--out", type=Path, default=Path("nano-weights"), help="where weights, facts, log and preview are exported to")
     add("--from", type=Path, dest="start_from", help="an exported folder to go on from where --folder holds no stage")
     add("--minutes-vae", type=float, default=9.0, help="GPU minutes of the VAE, shared by all GPUs")
-    add("--minutes-joint", type=float, default=13.0, help="GPU minutes of one DiT and the text encoder over all times")
+    add("--minutes-text", type=float, default=1.0, help="GPU minutes of the text encoder")
+    add("--minutes-joint", type=float, default=13.0, help="GPU minutes of one DiT over all times")
     add("--minutes-experts", type=float, default=12.0, help="GPU minutes of both experts together")
     add("--stop-after", type=float, default=1e9, help="seconds after which to save, export and end")
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
+    add("--batch-text", type=int, default=512, help="captions a step and GPU")
     add("--batch", type=int, default=64, help="clips a step and GPU of the DiT")
     add("--rate-vae", type=float, default=2e-3, help="peak learning rate")
+    add("--rate-text", type=float, default=2e-3, help="peak learning rate")
     add("--rate-joint", type=float, default=2e-3, help="peak learning rate")
     add("--rate-experts", type=float, default=8e-4, help="peak learning rate")
     add("--pool", type=int, default=49152, help="clips whose latents a GPU holds; renewed while training")
@@ -69,14 +72,20 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         folder=got.folder,
         out=got.out,
         start_from=got.start_from,
-        minutes={"vae": got.minutes_vae, "joint": got.minutes_joint, "experts": got.minutes_experts},
+        minutes={
+            "vae": got.minutes_vae,
+            "text": got.minutes_text,
+            "joint": got.minutes_joint,
+            "experts": got.minutes_experts,
+        },
         stop_after=got.stop_after,
         batch={
             "vae": 1 if toy else got.batch_vae,
+            "text": 4 if toy else got.batch_text,
             "joint": 2 if toy else got.batch,
             "experts": 2 if toy else got.batch,
         },
-        rate={"vae": got.rate_vae, "joint": got.rate_joint, "experts": got.rate_experts},
+        rate={name: getattr(got, f"rate_{name}") for name in STAGES[:-1]},
         pool=4 if toy else got.pool,
         compile=not (got.no_compile or toy),
         record=not got.no_record,

@@ -105,7 +105,8 @@ class Session:
         if self.world.rank:
             return
         trained = ["vae"] if "vae" in self.facts else []
-        trained += ["text_encoder", "transformer"] if "joint" in self.facts else []
+        trained += ["text_encoder"] if "text" in self.facts else []
+        trained += ["transformer"] if "joint" in self.facts else []
         trained += ["transformer_2"] if "expert-2" in self.facts else []
         if not trained:
             return
