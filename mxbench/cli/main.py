@@ -22,7 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ablate": ("mxbench.cli.ablate", "Take a method apart, or sweep one of its fields."),
     "report": ("mxbench.cli.report", "Write the tables of a results folder."),
     "score": ("mxbench.cli.score", "Compare videos of any engine with reference videos."),
-    "analyze": ("mxbench.cli.analyze", "Study a method's error on tensors, or the theory behind it."),
+    "analyze": ("mxbench.cli.analyze", "Study a model's attention, a method's error on tensors, or the theory."),
     "list": ("mxbench.cli.list", "List models, methods, metrics, recipes or fields."),
     "show": ("mxbench.cli.show", "Show the full expansion of a method, a recipe or a cell."),
     "doctor": ("mxbench.cli.doctor", "Say what this machine can run, and what to install for the rest."),

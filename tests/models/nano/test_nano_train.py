@@ -74,7 +74,7 @@ def test_the_processor_for_training_computes_what_diffusers_does():
     for attention, more in ((dit.blocks[0].attn1, {"rotary_emb": rotary}), (dit.blocks[0].attn2, {})):
         arguments = (x, text if attention is dit.blocks[0].attn2 else None)
         stock = attention(*arguments, **more)
-        attention.set_processor(Rotating())
+        attention.set_processor(Rotating(16, x))
         torch.testing.assert_close(attention(*arguments, **more), stock, rtol=1e-10, atol=1e-12)
 
 

@@ -15,16 +15,31 @@ from mxbench.models.nano.train.state import Session
 __all__ = ["Rotating", "prepared"]
 
 
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Pairs of neighbours of ``x`` ``[B,N,H,D]`` turned by their angles; the tables ``[1,N,1,D]`` hold each twice."""
-    other = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    sign = torch.arange(x.shape[-1], device=x.device) % 2 * 2 - 1
-    turned: torch.Tensor = x * cos + other * (sin * sign)
-    return turned.type_as(x)
+def _quarter_turn(d: int, device: torch.device) -> torch.Tensor:
+    """The matrix ``[D,D]`` that takes each pair of neighbours (a, b) to (-b, a), as ``functional.linear`` has it."""
+    first = torch.arange(0, d, 2, device=device)
+    turn = torch.zeros(d, d, device=device)
+    turn[first, first + 1], turn[first + 1, first] = -1.0, 1.0
+    return turn
 
 
 class Rotating(WanAttnProcessor):  # type: ignore[misc]
-    """diffusers' attention without writes to every other element, of which compilation makes a kernel 30 times slow."""
+    """diffusers' attention, its rotation a matrix product.
+
+    Of diffusers' writes to every other element the compiler makes a kernel that takes thirty times as long.
+
+    Args:
+        d: head dimension.
+        like: a parameter of the DiT, whose device and dtype the matrix gets.
+    """
+
+    def __init__(self, d: int, like: torch.Tensor) -> None:
+        super().__init__()
+        self._turn = _quarter_turn(d, like.device).to(like.dtype)
+
+    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Pairs of neighbours of ``x`` ``[B,N,H,D]`` turned; the tables ``[1,N,1,D]`` hold each angle twice."""
+        return (x * cos + functional.linear(x, self._turn) * sin).type_as(x)
 
     def __call__(
         self,
@@ -41,7 +56,7 @@ class Rotating(WanAttnProcessor):  # type: ignore[misc]
         q, k, v = attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(source)), attn.to_v(source)
         q, k, v = (x.unflatten(2, (attn.heads, -1)) for x in (q, k, v))
         if rotary_emb is not None:
-            q, k = _rotated(q, *rotary_emb), _rotated(k, *rotary_emb)
+            q, k = self._rotated(q, *rotary_emb), self._rotated(k, *rotary_emb)
         out = functional.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         result: torch.Tensor = attn.to_out[1](attn.to_out[0](out.transpose(1, 2).flatten(2, 3).type_as(q)))
         return result
@@ -64,7 +79,7 @@ def prepared(dit: Any, session: Session) -> Iterator[None]:
     assert patches.kernel_size == (1, 1, 1)
     conditioning.forward, patches.forward = precise, project
     for name in kept:
-        dit.get_submodule(name).set_processor(Rotating())
+        dit.get_submodule(name).set_processor(Rotating(dit.config.attention_head_dim, patches.weight))
     if session.options.compile:
         dit.compile_repeated_blocks(fullgraph=True, dynamic=False)
     try:

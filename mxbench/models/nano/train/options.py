@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--batch-text", type=int, default=512, help="captions a step and GPU")
     add("--batch", type=int, default=64, help="clips a step and GPU of the DiT")
     add("--rate-vae", type=float, default=2e-3, help="peak learning rate")
-    add("--rate-text", type=float, default=2e-3, help="peak learning rate")
+    add("--rate-text", type=float, default=1e-3, help="peak learning rate")
     add("--rate-joint", type=float, default=2e-3, help="peak learning rate")
     add("--rate-experts", type=float, default=8e-4, help="peak learning rate")
     add("--pool", type=int, default=49152, help="clips whose latents a GPU holds; renewed while training")

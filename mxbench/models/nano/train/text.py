@@ -48,7 +48,6 @@ _GROUND: dict[str, tuple[Any, ...]] = {"background": tuple(BACKGROUNDS), "patter
 CLASSES = {**_OBJECT, **_GROUND, "pan": (*DIRECTIONS, None), "count": (1, 2)}
 """What is told from a word's embedding, and its values."""
 _NOT_SAID = -100
-_BATCH = 512
 _CAPTIONS = 65536
 
 
