@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mxbench.cli.options import echo_json, json_option
+from mxbench.cli.options import device_option, echo_json, json_option
 from mxbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 )
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the numbers there too.")
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown, for a model card.")
+@device_option
 @json_option
 def command(
     model: str,
@@ -59,6 +60,7 @@ def command(
     seed: int,
     steps: int | None,
     rows: int | None,
+    device: str,
     by: Level | None,
     csv_file: Path | None,
     markdown: bool,
@@ -81,6 +83,7 @@ def command(
     from mxbench.analysis.sites import ROWS, aggregate, study
     from mxbench.cli.analyze_attention_page import attention_page
     from mxbench.models import load
+    from mxbench.models.device import fits
     from mxbench.report.markdown import render
     from mxbench.report.terminal import print_page
     from mxbench.runs.plan import expand
@@ -95,12 +98,12 @@ def command(
         "methods": ["fp16"],
         "noise_floor": False,
     }
-    plan = expand(parse(fields))
+    plan = expand(parse(fields), device)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
-    loaded = load(model)
-    loaded.self_test()
-    with _progress(len(plan.prompts) * plan.sampling.steps) as advance:
+    loaded = load(model, plan.device)
+    with fits(plan.device), _progress(len(plan.prompts) * plan.sampling.steps) as advance:
+        loaded.self_test()
         sites = study(
             loaded,
             [prompt.text for prompt in plan.prompts],

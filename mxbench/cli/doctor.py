@@ -65,6 +65,7 @@ def _packages() -> list[Check]:
 def _devices() -> list[Check]:
     import torch
 
+    from mxbench.models.device import resolve
     from mxbench.runs.environment import device_name
 
     cpu = f"{device_name('cpu')}, {os.cpu_count()} cores, {torch.get_num_threads()} threads for torch"
@@ -75,6 +76,8 @@ def _devices() -> list[Check]:
             found.append((f"GPU {index}", True, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB", ""))
     else:
         found.append(("GPU", None, "none", "not needed for the nano model"))
+    taken = resolve("auto")
+    found.append(("--device auto", True, f"takes {taken}, {device_name(taken)}", ""))
     return found
 
 
@@ -110,9 +113,10 @@ def _impls() -> list[Check]:
 
     from mxbench.attention.methods import METHODS
     from mxbench.dispatch import IMPLS, unsupported
+    from mxbench.models.device import resolve
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    device = torch.device(resolve("auto"))
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
     found: list[Check] = []
     for name, about in IMPLS.items():
         reason = unsupported(METHODS["fp16"].spec, name, device, dtype)

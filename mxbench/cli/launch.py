@@ -39,7 +39,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if options.get("steps") is not None:
         fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
     fields.setdefault("title", f"mxbench: {name}")
-    plan = expand(parse(fields))
+    plan = expand(parse(fields), options["device"])
     out = Path(options["out"] or Path("results") / name)
     console = Console(stderr=True)
     if options["dry_run"]:
@@ -69,8 +69,12 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if paths:
         click.echo("Written: " + ", ".join(str(path) for path in paths), err=True)
     unsupported = [row for row in plan.rows if row.unsupported is not None]
-    for key, reason in dict.fromkeys(outcome.failed):
-        click.echo(f"mxbench: {key}: {reason}", err=True)
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for failure in outcome.failed:
+        grouped.setdefault((failure.row, failure.reason), []).append(failure.cell)
+    for (key, reason), cells in grouped.items():
+        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        click.echo(f"mxbench: {key}: {reason} ({cells[0]}{more})", err=True)
     if outcome.stopped is not None:
         click.echo(f"mxbench: {outcome.stopped}", err=True)
     return 1 if outcome.failed or outcome.stopped or unsupported else 0

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from mxbench.errors import UserError
 
-__all__ = ["echo_json", "json_option", "out_option", "recipe_of", "run_options"]
+__all__ = ["device_option", "echo_json", "json_option", "out_option", "recipe_of", "run_options"]
 
 
 def _complete(names: Callable[[], list[str]]) -> Callable[[Any, Any, str], list[CompletionItem]]:
@@ -40,6 +40,12 @@ def _metrics() -> list[str]:
     return list(METRICS)
 
 
+device_option = click.option(
+    "-d", "--device", default="auto", show_default=True, metavar="NAME",
+    help="Where the model runs: cpu, cuda, cuda:N, or auto, which takes the first CUDA device where there is one. nano "
+    "computes in float32 on a CPU and in float16 on CUDA, and a table holds one of them alone.",
+)  # fmt: skip
+
 _RUN_OPTIONS = [
     click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
     click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
@@ -52,6 +58,7 @@ _RUN_OPTIONS = [
         help="A metric; may be repeated (default: the recipe's).",
     ),
     click.option("-i", "--impl", metavar="NAME", help="What computes the methods: auto, reference, sdpa, cudnn."),
+    device_option,
     click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),
     click.option("--dry-run", is_flag=True, help="Print the grid and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),

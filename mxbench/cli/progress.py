@@ -131,9 +131,8 @@ class Lines(Silent):
         """A line for the cell."""
         self.count += 1
         self.estimate.ended(unit, seconds)
-        text = unit.prompt.text if len(unit.prompt.text) <= 50 else unit.prompt.text[:49] + "…"
         self.console.print(
-            f"[{self.count}/{self.total}] {unit.row.key}  {outcome}  {seconds:.1f} s  {self.estimate}  “{text}”",
+            f"[{self.count}/{self.total}] {unit.row.key}  {outcome}  {seconds:.1f} s  {self.estimate}  {unit.said}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -183,4 +182,4 @@ class Live(Silent):
         self.estimate.ended(unit, seconds)
         self.progress.update(self.cells, advance=1, left=str(self.estimate))
         if outcome != "done":
-            self.progress.console.print(f"{unit.row.key}: {escape(outcome)}", highlight=False)
+            self.progress.console.print(f"{unit.row.key}: {escape(outcome)} ({escape(unit.said)})", highlight=False)

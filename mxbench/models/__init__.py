@@ -64,7 +64,19 @@ def facts(name: str) -> ModelFacts:
     return known
 
 
-def load(name: str) -> VideoModel:
-    """Load a model; takes seconds to minutes."""
-    model: VideoModel = _home(name)()
+def load(name: str, device: str = "cpu") -> VideoModel:
+    """Load a model; takes seconds to minutes.
+
+    Args:
+        name: in MODELS.
+        device: see ``mxbench.models.device.resolve``.
+
+    Raises:
+        UserError: no such model or device, or no room there.
+    """
+    from mxbench.models.device import fits, resolve
+
+    where = resolve(device, facts(name).dtypes)
+    with fits(where):
+        model: VideoModel = _home(name)(where)
     return model

@@ -72,8 +72,8 @@ class ModelFacts:
         identity: everything about the model that changes pixels: architecture, weights, revision.
         n_layers: DiT blocks of a transformer.
         n_experts: transformers.
-        device: where it runs, as torch names it.
-        dtype: of its activations, as torch names it.
+        dtypes: of its activations, as torch names it, by the type of the device: ``{"cpu": "float32"}``. On a type that
+            is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
     """
 
@@ -81,13 +81,16 @@ class ModelFacts:
     identity: Mapping[str, Any]
     n_layers: int
     n_experts: int
-    device: str
-    dtype: str
+    dtypes: Mapping[str, str]
     sampling: Sampling
+
+    def dtype_on(self, device: str) -> str:
+        """The dtype of the activations on a device such as ``cuda:1``, which must be of a type in ``dtypes``."""
+        return self.dtypes[device.partition(":")[0]]
 
 
 class VideoModel(Protocol):
-    """A loaded model that renders prompts; its class carries ``FACTS``."""
+    """A loaded model that renders prompts. Its class carries ``FACTS``, and is called with the device to load it."""
 
     def render(
         self,

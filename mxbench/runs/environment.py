@@ -29,14 +29,17 @@ def device_name(device: str) -> str:
 def environment(device: str, dtype: str) -> dict[str, str]:
     """Device model, dtype, versions and threads; equal environments render equal bytes.
 
+    Which of several equal devices it is changes no pixel, and so is left out.
+
     Args:
-        device: as torch names it.
+        device: ``cpu`` or ``cuda:N``.
         dtype: of the model's activations.
     """
     import torch
 
+    kind = device.partition(":")[0]
     found = {
-        "device": f"{device}: {device_name(device)}",
+        "device": f"{kind}: {device_name(device)}",
         "dtype": dtype,
         "torch": version("torch"),
         "diffusers": version("diffusers"),
@@ -44,7 +47,10 @@ def environment(device: str, dtype: str) -> dict[str, str]:
         "vae_tiling": "off",
         "offload": "none",
     }
-    if device == "cpu":
+    if kind == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    if kind == "cpu":
         found["capability"] = torch.backends.cpu.get_cpu_capability()
         found["threads"] = str(torch.get_num_threads())
     return found

@@ -13,6 +13,7 @@ from mxbench.errors import UserError, unknown_name
 from mxbench.metrics import metric
 from mxbench.models import facts, model_entry
 from mxbench.models.base import ModelFacts, Sampling
+from mxbench.models.device import resolve
 from mxbench.runs import prompts as prompt_sets
 from mxbench.runs.cell import Cell
 from mxbench.runs.entries import Entry, parse_entry
@@ -58,6 +59,12 @@ class Unit:
     cell: Cell
     reference: Cell
 
+    @property
+    def said(self) -> str:
+        """Prompt and seed, short enough for a line."""
+        text = self.prompt.text if len(self.prompt.text) <= 50 else self.prompt.text[:49] + "…"
+        return f"“{text}”, seed {self.seed}"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -70,6 +77,7 @@ class Plan:
         prompts: each once.
         seeds: of each prompt.
         rows: the reference first, then the noise floor, then the methods in the recipe's order.
+        device: where cells are rendered, ``cpu`` or ``cuda:N``.
         environment: what else changes pixels.
         notes: what a reader of the prompt file should be told.
     """
@@ -80,6 +88,7 @@ class Plan:
     prompts: tuple[Prompt, ...]
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
+    device: str
     environment: dict[str, str]
     notes: tuple[str, ...]
 
@@ -139,13 +148,18 @@ class Plan:
         }
 
 
-def expand(recipe: Recipe) -> Plan:
+def expand(recipe: Recipe, device: str = "auto") -> Plan:
     """Expand a recipe.
+
+    Args:
+        recipe: what to render; it names no device, which is a property of the machine.
+        device: see ``mxbench.models.device.resolve``.
 
     Raises:
         UserError: whatever in it names something that does not exist or cannot work, before any time is spent.
     """
     known = facts(recipe.model)
+    device = resolve(device, known.dtypes)
     sampling = _sampling(recipe, known)
     loaded = _prompts(recipe)
     for name in recipe.metrics:
@@ -156,7 +170,7 @@ def expand(recipe: Recipe) -> Plan:
         if impl not in (*IMPLS, "auto"):
             raise unknown_name("impl", impl, [*IMPLS, "auto"])
     entries = [parse_entry(item) for item in recipe.methods]
-    rows = _rows(recipe, entries, known)
+    rows = _rows(recipe, entries, device, known.dtype_on(device))
     for row in rows:
         row.entry.schedule.check(known.n_layers, sampling.steps, known.n_experts)
     return Plan(
@@ -166,7 +180,8 @@ def expand(recipe: Recipe) -> Plan:
         prompts=loaded.prompts,
         seeds=_seeds(recipe),
         rows=rows,
-        environment=environment(known.device, known.dtype),
+        device=device,
+        environment=environment(device, known.dtype_on(device)),
         notes=loaded.notes,
     )
 
@@ -209,7 +224,7 @@ def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
     return sampling
 
 
-def _rows(recipe: Recipe, entries: list[Entry], known: ModelFacts) -> tuple[Row, ...]:
+def _rows(recipe: Recipe, entries: list[Entry], device: str, dtype: str) -> tuple[Row, ...]:
     keys = [entry.key for entry in entries]
     for key in keys:
         if keys.count(key) > 1 or key == FLOOR:
@@ -217,29 +232,28 @@ def _rows(recipe: Recipe, entries: list[Entry], known: ModelFacts) -> tuple[Row,
     reference = next((e for e in entries if e.key == REFERENCE), None) or parse_entry(REFERENCE)
     if reference.schedule.id != parse_entry(REFERENCE).schedule.id:
         raise UserError("fp16 is redefined, and every row is compared with it", "give that method another name")
-    rows = [_row(reference, "reference", recipe.reference_impl, known)]
+    rows = [_row(reference, "reference", recipe.reference_impl, device, dtype)]
     if rows[0].unsupported is not None:
         raise UserError(f"the reference cannot be rendered: {rows[0].unsupported}", "change reference_impl")
     if recipe.noise_floor is not False:
         floor = replace(reference, key=FLOOR, label=f"FP16 by the {recipe.noise_floor} kernel")
-        rows.append(_row(floor, "noise_floor", recipe.noise_floor, known))
+        rows.append(_row(floor, "noise_floor", recipe.noise_floor, device, dtype))
         if rows[1].impl == rows[0].impl:
             raise UserError(
                 f"reference and noise floor are both rendered by {recipe.noise_floor}",
                 f"set noise_floor to another of {', '.join(IMPLS)}, or to false",
             )
-    rows += [_row(entry, "method", recipe.impl, known) for entry in entries if entry.key != REFERENCE]
+    rows += [_row(entry, "method", recipe.impl, device, dtype) for entry in entries if entry.key != REFERENCE]
     return tuple(rows)
 
 
-def _row(entry: Entry, role: str, impl: str, known: ModelFacts) -> Row:
-    device, dtype = torch.device(known.device), getattr(torch, known.dtype)
+def _row(entry: Entry, role: str, impl: str, device: str, dtype: str) -> Row:
     names, reasons = [], []
     for use in entry.schedule.uses:
         if use.spec is None:
             names.append("function")
             continue
         names.append(default_impl(use.spec) if impl == "auto" else impl)
-        if (reason := unsupported(use.spec, names[-1], device, dtype)) is not None:
+        if (reason := unsupported(use.spec, names[-1], torch.device(device), getattr(torch, dtype))) is not None:
             reasons.append(reason)
     return Row(entry, role, tuple(names), "; ".join(dict.fromkeys(reasons)) or None)

@@ -12,6 +12,7 @@ from mxbench.errors import CellFailed, UserError
 from mxbench.metrics import METRICS, score, sickness
 from mxbench.models import load
 from mxbench.models.base import VideoModel
+from mxbench.models.device import fits
 from mxbench.runs.files import DiskFull
 from mxbench.runs.plan import Plan, Unit
 from mxbench.runs.prompts import slug
@@ -19,7 +20,7 @@ from mxbench.runs.provenance import CellTimes, RunTimes
 from mxbench.runs.store import Store
 from mxbench.video import Clip
 
-__all__ = ["Observer", "Outcome", "run"]
+__all__ = ["Failure", "Observer", "Outcome", "run"]
 
 
 class Observer(Protocol):
@@ -38,6 +39,21 @@ class Observer(Protocol):
         """A cell ended: ``done``, or what went wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cell without a usable result.
+
+    Attributes:
+        row: key of its row.
+        cell: prompt and seed, for people.
+        reason: what went wrong, behind ``failed:`` or ``error:``.
+    """
+
+    row: str
+    cell: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Outcome:
     """How a run ended.
@@ -45,14 +61,14 @@ class Outcome:
     Attributes:
         rendered: cells rendered by this run.
         kept: cells that were finished before.
-        failed: row key and reason of each cell that failed or broke.
+        failed: the cells that failed or broke.
         stopped: why the run stopped before its end, or None.
         times: where the seconds went.
     """
 
     rendered: int = 0
     kept: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     stopped: str | None = None
     times: RunTimes = field(default_factory=RunTimes)
 
@@ -62,7 +78,7 @@ def run(
     store: Store,
     observer: Observer,
     *,
-    loader: Callable[[str], VideoModel] = load,
+    loader: Callable[[str, str], VideoModel] = load,
     process_start: float | None = None,
 ) -> Outcome:
     """Render and judge all cells of a plan that are not there yet.
@@ -73,7 +89,7 @@ def run(
         plan: the grid.
         store: where results go.
         observer: told of progress.
-        loader: loads the model by name; called only if something is to be rendered.
+        loader: loads the model by its name on a device; called only if something is to be rendered.
         process_start: ``time.perf_counter()`` at the start of the process, for the start-up time.
     """
     outcome = Outcome()
@@ -95,7 +111,7 @@ class _Worker:
     store: Store
     observer: Observer
     outcome: Outcome
-    loader: Callable[[str], VideoModel]
+    loader: Callable[[str, str], VideoModel]
     begun: float
     model: VideoModel | None = None
     first_cell: float | None = None
@@ -126,9 +142,10 @@ class _Worker:
         if self.model is None:
             self.observer.loading()
             at = time.perf_counter()
-            self.model = self.loader(self.plan.recipe.model)
+            self.model = self.loader(self.plan.recipe.model, self.plan.device)
             loaded = time.perf_counter()
-            self.model.self_test()
+            with fits(self.plan.device):
+                self.model.self_test()
             self.outcome.times.load_s = loaded - at
             self.outcome.times.self_test_s = time.perf_counter() - loaded
         return self.model
@@ -144,9 +161,10 @@ class _Worker:
         impl = unit.row.impl[0] if len(set(unit.row.impl)) == 1 and unit.row.impl[0] != "function" else "auto"
         clip, result = None, "done"
         try:
-            render = model.render(
-                unit.prompt.text, unit.seed, sampling, unit.row.entry.schedule, impl, self.observer.step
-            )
+            with fits(self.plan.device):
+                render = model.render(
+                    unit.prompt.text, unit.seed, sampling, unit.row.entry.schedule, impl, self.observer.step
+                )
             times.denoise_s, times.decode_s = render.denoise_s, render.decode_s
             sick = sickness(render.frames, sampling.frames, render.latents)
             self.store.put(unit.cell, render, times.to_dict(), sick)
@@ -165,19 +183,22 @@ class _Worker:
             self.outcome.rendered += 1
             self._judge(unit, clip)
         else:
-            self.outcome.failed.append((unit.row.key, result))
+            self._failed(unit, result)
         total = self.outcome.times
         total.cells += 1
         total.denoise_s += times.denoise_s
         total.decode_s += times.decode_s
         self.observer.end(unit, result, time.perf_counter() - times.begun)
 
+    def _failed(self, unit: Unit, reason: str) -> None:
+        self.outcome.failed.append(Failure(unit.row.key, unit.said, reason))
+
     def _judge(self, unit: Unit, clip: Clip | None) -> None:
         """Score a finished cell by whatever metrics it has not been scored by."""
         status = self.store.status(unit.cell.id)
         if status is None or status.state != "done":
             if status is not None:
-                self.outcome.failed.append((unit.row.key, f"failed: {status.reason}"))
+                self._failed(unit, f"failed: {status.reason}")
             return
         folder = f"{slug(unit.prompt)}-s{unit.seed}"
         self.store.publish_preview(unit.cell.id, folder, unit.row.key.replace("/", "-"))

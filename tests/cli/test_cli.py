@@ -44,7 +44,7 @@ def fake_model(monkeypatch):
     from mxbench.runs import runner
 
     model = FakeModel()
-    monkeypatch.setitem(runner.run.__kwdefaults__, "loader", lambda _: model)
+    monkeypatch.setitem(runner.run.__kwdefaults__, "loader", lambda *_: model)
     return model
 
 
@@ -68,7 +68,10 @@ def one_line(code, err, *said, expected=2):
         assert words in err
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["analyze", "attention"], ["analyze", "tensors"], ["analyze", "theory"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in COMMANDS), ["analyze", "attention"], ["analyze", "tensors"], ["analyze", "theory"]],
+)
 def test_every_help_has_an_example_and_short_options(mxbench_cli, command):
     code, out, _ = mxbench_cli(*command, "--help")
     assert code == 0

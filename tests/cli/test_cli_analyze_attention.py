@@ -30,12 +30,14 @@ class Tiny(PipelineModel):
 
     FACTS = dataclasses.replace(
         RandomNano.FACTS,
+        dtypes={"cpu": "float32"},
         sampling=Sampling(
             height=32, width=32, frames=5, fps=8, steps=STEPS, guidance=(4.0, 3.0), max_sequence_length=16
         ),
     )
 
-    def __init__(self):
+    def __init__(self, device):
+        assert device == "cpu"
         super().__init__(pipe())
 
 
@@ -43,6 +45,9 @@ class Alien:
     """A model of another kind."""
 
     FACTS = Tiny.FACTS
+
+    def __init__(self, device):
+        pass
 
     def self_test(self):
         pass
@@ -153,6 +158,7 @@ def test_by_chooses_the_one_table(attention, by, count):
         (["--json", "--markdown"], "exclude each other"),
         (["--csv", "no/where.csv"], "there is no folder no"),
         (["--csv", "."], "is a folder"),
+        (["-d", "cuda"], "this model does not run there; use cpu"),
     ],
 )
 def test_bad_input_is_one_line(attention, arguments, said):

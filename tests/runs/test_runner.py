@@ -1,14 +1,17 @@
 """The runner: every cell once, and no failing cell costs another."""
 
 import errno
+import gc
 import json
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from fakes import FakeModel
 
 from mxbench.cli.progress import Silent
@@ -29,11 +32,11 @@ FIELDS = {
 
 
 def go(out, model=None, **changes):
-    plan = expand(parse(FIELDS | changes))
+    plan = expand(parse(FIELDS | changes), "cpu")
     store = Store(out, create=True)
     store.put_plan("t", plan.to_dict())
     model = model or FakeModel()
-    outcome = run(plan, store, Silent(), loader=lambda _: model)
+    outcome = run(plan, store, Silent(), loader=lambda *_: model)
     write_reports(store, "t", None)
     return outcome, model, store
 
@@ -64,11 +67,17 @@ def test_one_prompts_reference_comes_before_what_is_compared_with_it(tmp_path):
         ("black", "failed: black frames from frame 0"),
         (RuntimeError("out of memory\nwith a long tail"), "error: RuntimeError: out of memory with a long tail"),
         (UserError("this D has no Hadamard", "use another"), "error: this D has no Hadamard; use another"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            "error: out of memory on cpu; free memory there, choose another --device, or render smaller or shorter "
+            "clips",
+        ),
     ],
 )
 def test_a_failing_cell_stops_nothing_and_says_why(tmp_path, problem, said):
     outcome, _, store = go(tmp_path, FakeModel({"mxattn": problem}))
-    assert outcome.failed == [("mxattn", said)] * 2
+    assert [(failure.row, failure.reason) for failure in outcome.failed] == [("mxattn", said)] * 2
+    assert [failure.cell for failure in outcome.failed] == ["“one”, seed 0", "“two”, seed 0"]
     assert outcome.rendered == 8
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert said.split(": ", 1)[1].split(";")[0] in report
@@ -76,11 +85,35 @@ def test_a_failing_cell_stops_nothing_and_says_why(tmp_path, problem, said):
     assert values == {"fp16", "fp16-floor", "mxfp4", "nvfp4"}
 
 
+def test_memory_of_a_cell_that_broke_is_free_for_the_next(tmp_path):
+    class Full(FakeModel):
+        alive = ()
+
+        def render(self, prompt, seed, sampling, schedule, impl, on_step=None):
+            if schedule.name == "mxattn":
+                operand = torch.zeros(3)
+                self.alive += (weakref.ref(operand),)
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            assert not any(operand() is not None for operand in self.alive)
+            return super().render(prompt, seed, sampling, schedule, impl, on_step)
+
+    gc.disable()  # torch's allocator does not wait for it
+    try:
+        outcome, model, _ = go(tmp_path, Full())
+    finally:
+        gc.enable()
+    assert (outcome.rendered, len(outcome.failed), len(model.alive)) == (8, 2, 2)
+    kept = json.loads(next((tmp_path / "errors").iterdir()).read_text(encoding="utf-8"))
+    assert kept["reason"].startswith("out of memory on cpu")
+    assert "OutOfMemoryError: CUDA out of memory." in kept["trace"]
+
+
 def test_a_finding_is_kept_and_an_error_is_tried_again(tmp_path):
     go(tmp_path, FakeModel({"mxattn": "nan", "nvfp4": RuntimeError("once")}))
     outcome, model, _ = go(tmp_path)
     assert {name for name, *_ in model.rendered} == {"nvfp4"}
-    assert outcome.failed == [("mxattn", "failed: NaN or infinity in the latents from step 1")] * 2
+    failed = [(failure.row, failure.reason) for failure in outcome.failed]
+    assert failed == [("mxattn", "failed: NaN or infinity in the latents from step 1")] * 2
     assert not list((tmp_path / "errors").iterdir())
 
 
@@ -131,7 +164,7 @@ def test_two_runs_at_once_share_the_work(tmp_path):
     models, outcomes = [FakeModel(), FakeModel()], []
 
     def work(model):
-        outcomes.append(run(plan, Store(tmp_path, create=True), Silent(), loader=lambda _: model))
+        outcomes.append(run(plan, Store(tmp_path, create=True), Silent(), loader=lambda *_: model))
 
     threads = [threading.Thread(target=work, args=(model,)) for model in models]
     for thread in threads:

@@ -53,7 +53,7 @@ def work(out, die_at=None, recipe=RECIPE):
     plan = expand(parse(recipe))
     store = Store(out, create=True)
     store.put_plan("crash", plan.to_dict())
-    run(plan, store, Silent(), loader=lambda _: FakeModel())
+    run(plan, store, Silent(), loader=lambda *_: FakeModel())
     write_reports(store, "crash", None)
     return count
 

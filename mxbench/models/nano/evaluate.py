@@ -11,12 +11,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from mxbench.errors import UserError
+from mxbench.models.device import resolve
 from mxbench.models.nano import build, heldout, weights
 from mxbench.models.nano.draw import draw, to_device
 from mxbench.models.nano.judge import KINDS, compare, rates, total
@@ -24,6 +24,7 @@ from mxbench.models.nano.layout import lay_out
 from mxbench.models.nano.reader import read
 from mxbench.models.nano.scene import Scene, caption
 from mxbench.models.nano.show import cut, render, strips
+from mxbench.models.placement import placed
 
 __all__ = ["evaluate", "main", "table", "true_clips"]
 
@@ -62,30 +63,17 @@ def table(columns: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def _half(pipe: Any) -> Any:
-    """The pipeline in FP16, with the parts in FP32 that diffusers keeps so when it loads a real model."""
-    for name in ("transformer", "transformer_2", "text_encoder"):
-        part = getattr(pipe, name).half()
-        for inner, module in part.named_modules():
-            if any(kept in inner.split(".") for kept in getattr(part, "_keep_in_fp32_modules", None) or ()):
-                module.float()
-        for inner, parameter in part.named_parameters():
-            if inner.endswith("scale_shift_table"):
-                parameter.data = parameter.data.float()
-    return pipe
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command.
 
     Raises:
-        UserError: weights that are missing or damaged.
+        UserError: weights that are missing or damaged, or a device that is not there.
     """
     parser = argparse.ArgumentParser("python -m mxbench.models.nano.evaluate", description=__doc__)
     add = parser.add_argument
     add("--weights", type=Path, default=weights.SHIPPED, help="folder of weights; those that ship by default")
-    add("--device", default="cpu")
-    add("--half", action="store_true", help="in FP16; FP32 otherwise")
+    add("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
+    add("--half", action="store_true", help="in FP16, all but the VAE; FP32 otherwise")
     add("--limit", type=int, help="only the first prompts")
     add("--seed", type=int, default=0, help="of the noise")
     add("--steps", type=int, default=8)
@@ -101,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if got.strips is not None:
         clips = cut(np.asarray(Image.open(got.strips).convert("RGB")))[: len(scenes)]
     else:
-        pipe = build.trained(got.weights).to(got.device)
-        pipe = _half(pipe) if got.half else pipe
+        device = resolve(got.device)
+        pipe = placed(build.trained(got.weights), device, half=got.half)
         prompts = [caption(s) for s in scenes]
         with torch.no_grad():
             clips = render(pipe, prompts, steps=got.steps, guidance=tuple(got.guidance), seed=got.seed, batch=got.batch)

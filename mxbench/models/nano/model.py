@@ -8,6 +8,7 @@ from typing import Any
 from mxbench.models.base import ModelFacts, Sampling
 from mxbench.models.nano import weights
 from mxbench.models.nano.build import ARCHITECTURE, SEED, pipeline, trained
+from mxbench.models.placement import placed
 from mxbench.models.render import PipelineModel
 
 __all__ = ["Nano", "RandomNano"]
@@ -19,21 +20,28 @@ def _facts(said: str, architecture: Mapping[str, Any], **identity: Any) -> Model
         identity={"name": "nano", **identity, "architecture": architecture},
         n_layers=architecture["transformer"]["num_layers"],
         n_experts=2,
-        device="cpu",
-        dtype="float32",
+        dtypes={"cpu": "float32", "cuda": "float16"},
         sampling=Sampling(
             height=128, width=128, frames=17, fps=8, steps=8, guidance=(4.0, 3.0), max_sequence_length=64
         ),
     )
 
 
+def _placed(pipe: Any, device: str, facts: ModelFacts) -> Any:
+    return placed(pipe, device, half=facts.dtype_on(device) == "float16")
+
+
 class RandomNano(PipelineModel):
-    """Wan2.2's pipeline at small size with random weights: it tests the seam, and draws noise."""
+    """Wan2.2's pipeline at small size with random weights: it tests the seam, and draws noise.
+
+    Args:
+        device: ``cpu``, or a CUDA device as ``mxbench.models.device.resolve`` returns it.
+    """
 
     FACTS = _facts(f"random weights, seed {SEED}", ARCHITECTURE, weights="random", seed=SEED)
 
-    def __init__(self) -> None:
-        super().__init__(pipeline(SEED))
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(_placed(pipeline(SEED), device, self.FACTS))
 
 
 _SHIPPED = weights.manifest(weights.SHIPPED)
@@ -44,9 +52,12 @@ class Nano(PipelineModel):
     """Wan2.2's pipeline at small size, trained on captioned clips of moving shapes.
 
     Without its weights it is an error and never a random model: the table would speak of something else.
+
+    Args:
+        device: ``cpu``, or a CUDA device as ``mxbench.models.device.resolve`` returns it.
     """
 
     FACTS = _facts(f"trained, {_DIGEST[:12]}", _SHIPPED["architecture"], weights=_DIGEST)
 
-    def __init__(self) -> None:
-        super().__init__(trained())
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(_placed(trained(), device, self.FACTS))
