@@ -12,7 +12,7 @@ import mxbench
 ROOT = Path(mxbench.__file__).parent
 
 # What each room may import, besides itself. errors < formats < attention < kernels < dispatch < policy < models < runs
-# < analysis, report < cli; errors < video < metrics; errors < stats.
+# < analysis, report < bench < cli; errors < video < metrics; errors < stats.
 BELOW = {
     "errors": set(),
     "formats": {"errors"},
@@ -27,6 +27,7 @@ BELOW = {
 }
 BELOW["runs"] = set(BELOW) | {"stats"}
 BELOW["analysis"] = BELOW["report"] = set(BELOW)
+BELOW["bench"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 
 
@@ -65,6 +66,7 @@ def test_no_file_is_called_utils_and_none_is_too_long():
     [
         ("import mxbench", {"torch", "numpy", "click"}),
         ("import mxbench.cli.main", {"torch", "numpy", "rich", "yaml", "pydantic"}),
+        ("import mxbench.cli.bench", {"torch", "numpy", "rich", "matplotlib"}),
         ("import mxbench.metrics", {"torch", "scipy", "skimage", "cv2", "av"}),
         ("import mxbench.attention.reference", {"diffusers", "transformers", "triton", "av"}),
     ],

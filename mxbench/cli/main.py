@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ablate": ("mxbench.cli.ablate", "Take a method apart, or sweep one of its fields."),
     "report": ("mxbench.cli.report", "Write the tables of a results folder."),
     "score": ("mxbench.cli.score", "Compare videos of any engine with reference videos."),
+    "bench": ("mxbench.cli.bench", "Time attention kernels beside installed peers, each checked first."),
     "analyze": ("mxbench.cli.analyze", "Study a model's attention, a method's error on tensors, or the theory."),
     "list": ("mxbench.cli.list", "List models, methods, metrics, recipes or fields."),
     "show": ("mxbench.cli.show", "Show the full expansion of a method, a recipe or a cell."),

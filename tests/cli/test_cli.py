@@ -18,7 +18,7 @@ from mxbench.cli import main as main_module
 from mxbench.runs.files import DiskFull
 from mxbench.video import write_lossless, write_preview
 
-COMMANDS = ["run", "ablate", "report", "score", "analyze", "list", "show", "doctor"]
+COMMANDS = ["run", "ablate", "report", "score", "bench", "analyze", "list", "show", "doctor"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
