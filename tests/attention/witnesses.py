@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import oracle_methods
@@ -134,14 +135,22 @@ def inputs(witness: Witness) -> list[Operands | Call]:
     return witness.make()
 
 
-def run(witness: Witness, spec: AttentionSpec) -> np.ndarray:
-    """All outputs of the reference, one after the other, each as long as 1."""
+Compute = Callable[..., torch.Tensor]
+"""``f(q, k, v, spec, site=..., state=...)``, as :func:`reference`."""
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec, **more: Any) -> torch.Tensor:
+    return attend(q, k, v, spec, impl="reference", **more)
+
+
+def run(witness: Witness, spec: AttentionSpec, compute: Compute = reference) -> np.ndarray:
+    """All outputs, one after the other."""
     state, outs = GroupingState(), []
     for call in inputs(witness):
         if isinstance(call, Call):
-            outs.append(attend(call.q, call.k, call.v, spec, impl="reference", site=call.site, state=state))
+            outs.append(compute(call.q, call.k, call.v, spec, site=call.site, state=state))
         else:
-            outs.append(attend(*call, spec, impl="reference"))
+            outs.append(compute(*call, spec))
     return np.stack([out.double().numpy() for out in outs])
 
 
@@ -157,8 +166,8 @@ def expected(witness: Witness, method: str) -> np.ndarray:
     return np.stack(outs)
 
 
-def off(witness: Witness, method: str, spec: AttentionSpec) -> float:
-    """How far the reference of ``spec`` is from the oracle of ``method``: the largest relative L2 of a call."""
-    got, want = run(witness, spec), expected(witness, method)
+def off(witness: Witness, method: str, spec: AttentionSpec, compute: Compute = reference) -> float:
+    """How far ``spec`` as computed is from the oracle of ``method``: the largest relative L2 of a call."""
+    got, want = run(witness, spec, compute), expected(witness, method)
     axes = tuple(range(1, got.ndim))
     return float((np.sqrt(np.square(got - want).sum(axes)) / np.sqrt(np.square(want).sum(axes))).max())

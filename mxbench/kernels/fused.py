@@ -1,0 +1,233 @@
+"""Launch of the fused attention kernel: which specialisation a method and its held operands ask for, and which tiles.
+
+Imports Triton: import this module where a kernel is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mxbench.attention.spec import AttentionSpec
+from mxbench.errors import UserError
+from mxbench.formats.groups import ROWS
+from mxbench.formats.scale import boundary
+from mxbench.kernels.fused_config import CONFIGS, Config, config_for
+from mxbench.kernels.fused_jit import fused_kernel
+from mxbench.kernels.held import Held, Hold
+from mxbench.kernels.quantise_jit import INTERPRETED, tile_fields
+
+__all__ = ["CONFIGS", "Config", "config_for", "constants", "fused", "interleaved", "unsuited"]
+
+HOLDS: dict[Hold, Any] = {
+    "float32": tl.float32,
+    "bfloat16": tl.bfloat16,
+    "e5m2": tl.float8e5,
+    "e4m3": tl.float8e4nv,
+    "int8": tl.int8,
+}
+"""Triton's type of P for a hold of P and V."""
+
+_HALF = 0x01000100  # half a spacing of E2M1·2^-14 in pairs of FP16
+_FLOOR = 0x66006600  # 1536 in pairs of FP16
+_INTERLEAVE = 32  # keys that change places among themselves
+
+
+def unsuited(spec: AttentionSpec, width: int) -> str | None:
+    """Why the fused kernels cannot compute ``spec`` at a head dimension, in a clause; None where they can."""
+    if width > 256:
+        return f"the head dimension is {width}, and the fused kernels go up to 256"
+    if spec.kv_tile not in (32, 64, 128, 256):
+        return f"kv_tile is {spec.kv_tile}, and the fused kernels know 32, 64, 128 and 256"
+    return None
+
+
+def interleaved(k: torch.Tensor) -> torch.Tensor:
+    """K with the keys of each 32 in the order in which FP8 operands lie in registers.
+
+    Stored row (j1, j0, t1, t0, i), as bits, is key (j1, t1, t0, j0, i). It keeps every block of 16 keys or more.
+
+    Args:
+        k: ``[B,H,N,D]``, contiguous, any type.
+
+    Returns:
+        ``[B,H,N',D]``, N' being N rounded up to a multiple of 32; rows of missing keys are zero.
+    """
+    b, h, n, d = k.shape
+    size = math.gcd(d * k.element_size(), k.storage_offset() * k.element_size(), 8)
+    word = k.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])  # a copy in few, wide words
+    width = word.shape[-1]
+    whole = n // _INTERLEAVE * _INTERLEAVE
+    out = word.new_empty(b, h, -(-n // _INTERLEAVE) * _INTERLEAVE, width)
+    parts = [(word[:, :, :whole], out[:, :, :whole])]
+    if whole < n:
+        rest = word.new_zeros(b, h, _INTERLEAVE, width)
+        rest[:, :, : n - whole] = word[:, :, whole:]
+        parts.append((rest, out[:, :, whole:]))
+    for source, target in parts:
+        target.unflatten(2, (-1, 2, 2, 4, 2)).copy_(source.unflatten(2, (-1, 2, 4, 2, 2)).transpose(4, 5))
+    return out.view(k.dtype)
+
+
+def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Config | None = None) -> torch.Tensor:
+    """What ``mxbench.attention.reference.walk`` computes, on held operands, by one kernel.
+
+    Args:
+        held: the operands, on a CUDA device (or anywhere in Triton's interpreter).
+        spec: the method; its quantisers of Q, K and V have been applied already.
+        out_dtype: of the output.
+        config: tiles, in place of the entry of ``CONFIGS``.
+
+    Returns:
+        ``[B,H,Nq,Dv]``.
+
+    Raises:
+        UserError: what the kernel cannot compute (see ``unsuited``), or a device that it does not run on.
+    """
+    b, h, nq, d = held.q.shape
+    nk, dv = held.k.shape[-2], held.v.shape[-2 if _narrow(held.hold_pv) else -1]
+    clause = unsuited(spec, max(d, dv))
+    if clause is not None:
+        raise UserError(clause, "use impl 'reference'")
+    if not INTERPRETED and (held.q.device.type != "cuda" or torch.version.hip is not None):
+        raise UserError(f"the fused kernels need an NVIDIA GPU, and this is {held.q.device}", "use impl 'reference'")
+    if not all(x.is_contiguous() for x in (held.q, held.k, held.v)):
+        raise ValueError("held operands are contiguous")
+    config = config or config_for(held.hold_pv, max(d, dv))
+    fields = constants(spec, held, config, packable=_packable(held.q.device))
+    k = interleaved(held.k) if fields["INTERLEAVED"] else held.k
+    out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
+    operands: list[Any] = [held.q, k, held.v]
+    mean: Any = held.mean
+    if config.descriptors and dv % 4 == 0 and all(x.shape[-1] * x.element_size() % 16 == 0 for x in operands):
+        fields["DESCRIBED"] = True
+        bm, bn, wide = fields["BM"], fields["BN"], fields["DV_PAD"]
+        boxes = [[bm, fields["D_PAD"]], [bn, fields["D_PAD"]], [wide, bn] if _narrow(held.hold_pv) else [bn, wide]]
+        operands = [_descriptor(x, box) for x, box in zip(operands, boxes, strict=True)]
+        if config.overlap and mean is not None:
+            mean = _descriptor(mean, [1, wide])
+    with torch.cuda.device_of(held.q):
+        fused_kernel[(triton.cdiv(nq, config.block_m) * b * h,)](
+            *operands,
+            held.q_scale,
+            held.k_scale,
+            held.v_scale,
+            mean,
+            held.owed,
+            out,
+            nq,
+            nk,
+            k.shape[-2],
+            held.v.shape[-1 if _narrow(held.hold_pv) else -2],
+            math.log2(math.e) / math.sqrt(d),
+            _HALF,
+            _FLOOR,
+            0,
+            **fields,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+            maxnreg=config.registers,
+        )
+    return out
+
+
+def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool) -> dict[str, Any]:
+    """The constexpr arguments of the kernel, ``DESCRIBED`` False.
+
+    Args:
+        spec: the method.
+        held: its operands; values are not read.
+        config: tiles and their switches.
+        packable: the device knows the instructions of ``packed_jit``.
+    """
+    d, dv = held.q.shape[-1], held.v.shape[-2 if _narrow(held.hold_pv) else -1]
+    p, expcast, quantised = spec.p, spec.exponential == "expcast", spec.p is not None and spec.row_sum == "quantised"
+    prescale = p.prescale if p is not None else 1.0
+    k_scale = "none"
+    if held.k_scale is not None:
+        # A scale for 128 keys is one for the tile, unless something stands beside the product.
+        whole = spec.k is not None and spec.k.granularity == "rows" and ROWS % spec.kv_tile == 0 and held.owed is None
+        k_scale = "tile" if whole else "key"
+    rule = _rule(spec)
+    fields = tile_fields(p)
+    packed = packable and config.packed and _has_packed(spec, held.hold_pv, rule["AT_ZERO"] and k_scale == "tile")
+    return {
+        "D": d,
+        "DV": dv,
+        "D_PAD": max(32, triton.next_power_of_2(d)),
+        "DV_PAD": max(32, triton.next_power_of_2(dv)),
+        "BM": config.block_m,
+        "BN": spec.kv_tile,
+        "HOLD": HOLDS[held.hold_pv],
+        "EXPCAST": expcast,
+        "QUANTISED_SUM": quantised,
+        "PRESCALE": prescale,
+        "LOG2_PRE": math.log2(prescale),
+        "UNIT": _unit(held.hold_pv, prescale),
+        **fields,
+        "PACKED": packed,
+        **rule,
+        "K_SCALE": k_scale,
+        "OWED_ROWS": held.owed_rows if held.owed is not None else 0,
+        "HAS_Q_SCALE": held.q_scale is not None,
+        "HAS_V_SCALE": held.v_scale is not None,
+        "HAS_MEAN": held.mean is not None,
+        "INTERLEAVED": _narrow(held.hold_pv) if config.interleave is None else config.interleave,
+        "BEHIND": config.overlap,
+        "DESCRIBED": False,
+        "STAGES": config.num_stages if config.overlap and held.mean is not None else None,
+    }
+
+
+def _narrow(hold: Hold) -> bool:
+    """Whether V is held transposed, in 8 bits."""
+    return hold in ("e5m2", "e4m3", "int8")
+
+
+def _unit(hold: Hold, prescale: float) -> float:
+    """What ``_plain`` multiplies P by. E5M2 is used from its top; where V can be large P leaves it room instead.
+
+    Rounding may raise P, and the row's P add up: the reference takes as much off V.
+    """
+    bits = math.ceil(math.log2(prescale))
+    if hold == "e5m2":
+        return 2.0 ** (15 - bits)
+    return 1.0 if _narrow(hold) else 2.0 ** -max(1, 1 + bits)
+
+
+def _rule(spec: AttentionSpec) -> dict[str, Any]:
+    """A scale rule as ``packed_mx`` reads it."""
+    if spec.p is None or spec.p.format != "mxfp4":
+        return {"ADD": 0.0, "DOWN": False, "AT_ZERO": False}
+    q = boundary(spec.p.scale_rule)
+    if q is None:
+        return {"ADD": -2.0, "DOWN": True, "AT_ZERO": True}
+    return {"ADD": -math.log2(q), "DOWN": False, "AT_ZERO": q in (4, 8)}
+
+
+def _has_packed(spec: AttentionSpec, hold: Hold, varying: bool) -> bool:
+    """Whether ``packed_jit`` has P of this method in this hold."""
+    p, quantised = spec.p, spec.row_sum == "quantised"
+    if p is None:
+        return False
+    if p.format == "mxfp4":
+        return hold in ("e5m2", "bfloat16") and p.prescale == 1 and not varying
+    if p.format == "nvfp4":
+        return hold == "bfloat16" and not quantised
+    if p.format != "e4m3" or hold != "e4m3":
+        return False
+    return quantised == (spec.exponential == "expcast")
+
+
+def _packable(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _descriptor(x: torch.Tensor, box: list[int]) -> TensorDescriptor:
+    """``[B,H,M,N]`` as ``[B·H,M,N]`` by boxes of one (batch, head)."""
+    return TensorDescriptor.from_tensor(x.flatten(0, 1), [1, *box])

@@ -1,0 +1,59 @@
+"""How the fused kernels are launched: tiles, warps and stages, one table. Needs no Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxbench.kernels.held import Hold
+
+__all__ = ["CONFIGS", "Config", "config_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a launch is shaped; no field changes what is computed, beyond the order of sums.
+
+    Attributes:
+        block_m: query rows of a program; 64 for each four warps.
+        num_warps: warps of a program.
+        num_stages: tiles of K and V under way.
+        registers: most registers a thread; None leaves it to the compiler. With 168, three programs of four warps fit
+            on a multiprocessor.
+        overlap: P·V of a tile beside the softmax of the next.
+        descriptors: tiles come by tensor descriptors where rows are multiples of 16 bytes, else by pointers.
+        packed: P in packed arithmetic (``packed_jit``) where the method has it, else step by step.
+        interleave: K stored in the order that FP8 operands want; None: for FP8 P.
+    """
+
+    block_m: int = 64
+    num_warps: int = 4
+    num_stages: int = 3
+    registers: int | None = None
+    overlap: bool = False
+    descriptors: bool = True
+    packed: bool = True
+    interleave: bool | None = None
+
+
+_LARGE = Config(block_m=128, num_warps=8, num_stages=3, overlap=True)
+
+CONFIGS: dict[tuple[str, int], Config] = {
+    # (hold of P and V, widest head dimension): the choice. ``fused(..., config=...)`` overrides it.
+    # 128 rows halve what is read of K and V, which at 64 rows of FP8 is about all that the L2 cache gives.
+    ("e5m2", 64): Config(),
+    ("e5m2", 128): _LARGE,
+    ("e5m2", 256): Config(num_stages=2),
+    ("e4m3", 64): Config(),
+    ("e4m3", 128): _LARGE,
+    ("e4m3", 256): Config(num_stages=2),
+    ("int8", 64): Config(),
+    ("int8", 256): Config(num_stages=2),
+    ("bfloat16", 128): Config(block_m=128, num_warps=8, num_stages=2, overlap=True),
+    ("bfloat16", 256): Config(num_stages=1),
+    ("float32", 256): Config(block_m=32, num_warps=8, num_stages=1, descriptors=False),
+}
+
+
+def config_for(hold: Hold, width: int) -> Config:
+    """The entry of ``CONFIGS`` for a hold of P and V and a head dimension."""
+    return next(config for (name, widest), config in CONFIGS.items() if name == hold and width <= widest)

@@ -1,0 +1,149 @@
+"""The kernels against the reference on the device: shapes, strides, masks, 1,000 random cases and every neighbour."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import witnesses
+from test_mutations import TOLERANCE, fails, neighbours
+
+from mxbench import METHODS
+from mxbench.attention.reference import reference
+from mxbench.attention.spec import Hadamard
+from mxbench.errors import UserError
+
+pytestmark = pytest.mark.gpu
+
+EMULATED = [name for name in METHODS if name != "fp16"]
+FAST = ("mxfp4", "mxfp4-tfs", "mxfp4-oas", "mxattn", "sage2", "fp8", "vc8")
+
+
+def operands(b, h, nq, nk, d, seed=0, dtype=torch.bfloat16):
+    """Operands with the outliers of a video model: a few large channels, K with a mean, V with groups."""
+    g = torch.Generator("cuda").manual_seed(seed)
+    q, k, v = (torch.randn(b, h, n, d, generator=g, device="cuda") for n in (nq, nk, nk))
+    scale = 1 + 6 * (torch.rand(d, generator=g, device="cuda") < 0.05)
+    q, k = q * scale, k * scale + torch.randn(d, generator=g, device="cuda")
+    v = v + 2 * torch.randn(8, d, generator=g, device="cuda")[torch.arange(nk, device="cuda") * 8 // max(nk, 1)]
+    return tuple(x.to(dtype) for x in (q, k, v))
+
+
+def off(out, true):
+    return float((out.double() - true.double()).norm() / true.double().norm().clamp(min=1e-30))
+
+
+def exact(q, k, v):
+    s = q.double() @ k.double().mT / q.shape[-1] ** 0.5
+    return s.softmax(-1) @ v.double()
+
+
+def tolerance(path, spec, q, k, v, true):
+    """``design``: conformance 1e-3; E5M2 1/50 of the method's own error; 8 bits max(2e-3, 1/20 of it)."""
+    if path == "conformance":
+        return 1e-3
+    own = off(true, exact(q.float(), k.float(), v.float()))
+    return max(1e-3, own / 50) if spec.p.format == "mxfp4" else max(2e-3, own / 20)
+
+
+def check(path, spec, q, k, v, **more):
+    from mxbench.kernels.family import compute
+
+    before = [x.clone() for x in (q, k, v)]
+    true = reference(q.float(), k.float(), v.float(), spec, **more)
+    got = compute(q, k, v, spec, path, **more)
+    assert got.dtype == q.dtype
+    assert all(torch.equal(a, b) for a, b in zip(before, (q, k, v), strict=True))
+    # The result is rounded to the operands' type; so is what it is compared with.
+    return off(got, true.to(q.dtype)), tolerance(path, spec, q, k, v, true)
+
+
+@pytest.mark.parametrize("path", ["conformance", "fast"])
+@pytest.mark.parametrize("method", EMULATED)
+def test_shapes(method, path):
+    if path == "fast" and method not in FAST:
+        pytest.skip("NVFP4 has no exact 8-bit hold")
+    spec = METHODS[method].spec
+    for d in (64, 80, 96, 128, 256):
+        if d & (d - 1) and spec.stage(Hadamard):
+            continue
+        for nq, nk in ((1, 1), (17, 17), (127, 129), (129, 127), (1000, 1000), (5, 4099)):
+            error, allowed = check(path, spec, *operands(1, 2, nq, nk, d, seed=d + nq))
+            assert error <= allowed, (d, nq, nk, error, allowed)
+
+
+@pytest.mark.parametrize("path", ["conformance", "fast"])
+@pytest.mark.parametrize("method", EMULATED)
+def test_strides_and_masks(method, path):
+    if path == "fast" and method not in FAST:
+        pytest.skip("NVFP4 has no exact 8-bit hold")
+    spec = METHODS[method].spec
+    q, k, v = operands(2, 3, 300, 300, 64)
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    error, allowed = check(path, spec, *strided)
+    assert error <= allowed
+    mask = torch.rand(2, 300, device="cuda") < 0.7
+    error, allowed = check(path, spec, q, k, v, key_mask=mask)
+    assert error <= allowed
+    from mxbench.kernels.family import compute
+
+    mask[1] = False
+    k[1], v[1] = float("nan"), float("inf")
+    out = compute(q, k, v, spec, path, key_mask=mask)
+    assert bool((out[1] == 0).all())
+    assert bool(torch.isfinite(out).all())
+
+
+def random_case(rng):
+    method = rng.choice(EMULATED)
+    spec = METHODS[method].spec
+    path = rng.choice(["conformance", "fast"]) if method in FAST else "conformance"
+    d = rng.choice([64, 128, 256] if spec.stage(Hadamard) else [64, 72, 80, 96, 112, 128, 256])
+    nq, nk = (rng.choice([1, 2, 31, 64, 127, 128, 129, 257, 500, rng.randint(1, 1500)]) for _ in range(2))
+    options = [(n, s) for n, s in neighbours(method) if n.split("=")[0] not in ("kv_tile",)]
+    name, chosen = rng.choice(options) if rng.random() < 0.5 else ("itself", spec)
+    dtype = rng.choice([torch.bfloat16, torch.float16])
+    return method, name, chosen, path, (rng.randint(1, 2), rng.randint(1, 3), nq, nk, d), dtype
+
+
+@pytest.mark.parametrize("lot", range(10))
+def test_a_thousand_random_cases(lot):
+    from mxbench.kernels.prepass import reason
+
+    rng = random.Random(lot)
+    done, wrong = 0, []
+    while done < 100:
+        method, name, spec, path, shape, dtype = random_case(rng)
+        if reason(spec, path, dtype) is not None:
+            continue
+        if spec.stage(Hadamard) and shape[-1] & (shape[-1] - 1):
+            continue
+        q, k, v = operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype)
+        try:
+            error, allowed = check(path, spec, q, k, v)
+        except UserError:  # a layout that needs the latent grid
+            continue
+        done += 1
+        if not error <= allowed:
+            wrong.append((method, name, path, shape, dtype, error, allowed))
+    assert not wrong, wrong
+
+
+def on_the_device(q, k, v, spec, **more):
+    from mxbench.kernels.family import compute
+
+    return compute(q.cuda(), k.cuda(), v.cuda(), spec, "conformance", **more).cpu()
+
+
+@pytest.mark.parametrize("method", EMULATED)
+def test_the_method_passes_and_no_neighbour_does(method):
+    """The mutation test of tests/attention, computed by the kernels: against the oracle, on the same witnesses."""
+    from mxbench.kernels.prepass import reason
+
+    worst = max(witnesses.off(w, method, METHODS[method].spec, on_the_device) for w in witnesses.of(method))
+    assert worst < TOLERANCE
+    held = [(name, spec) for name, spec in neighbours(method) if reason(spec, "conformance", torch.float32) is None]
+    assert len(held) >= 12
+    survivors = [name for name, spec in held if not fails(method, spec, on_the_device)]
+    assert not survivors

@@ -1,0 +1,428 @@
+"""The pre-pass against the reference's ``prepare``: what is held, times its factors, is the same number to the bit.
+
+Inputs are multiples of 2^-6 inside ±4 wherever bits are compared: sums of them are exact in FP32, in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from mxbench import METHODS
+from mxbench.attention.reference import Operands, prepare
+from mxbench.attention.site import Site
+from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean, VSmooth
+from mxbench.attention.value import GroupingState
+from mxbench.errors import UserError
+from mxbench.formats.block import quantise
+from mxbench.formats.quantizer import Quantizer
+from mxbench.kernels.held import Held
+from mxbench.kernels.prepass import hold, reason
+
+PATHS = ("float32", "conformance", "fast")
+SHAPES = [(1, 2, 1, 64), (2, 1, 17, 32), (1, 1, 129, 80), (1, 2, 193, 128)]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BF16_MAX = torch.finfo(torch.bfloat16).max
+
+MX = Quantizer("mxfp4", scale_rule="uos")
+NV = Quantizer("nvfp4", tensor_scale=True)
+P8 = Quantizer("e4m3", "unit", prescale=256.0)
+
+
+def scaled(format: str, granularity: str, **fields: Any) -> Quantizer:
+    return Quantizer(format, granularity, **fields)
+
+
+# Every granularity, and neighbours of the methods that take another way through the kernels.
+OTHERS: dict[str, AttentionSpec] = {
+    "int8 tensor": AttentionSpec(scaled("int8", "tensor"), scaled("int8", "tensor"), scaled("int8", "tensor"), P8),
+    "rows e4m3": AttentionSpec(scaled("e4m3", "rows"), scaled("e4m3", "rows"), scaled("e4m3", "channel"), P8),
+    "q rows, k tensor": AttentionSpec(scaled("int8", "rows"), scaled("int8", "tensor"), MX, MX),
+    "channels": AttentionSpec(scaled("int8", "channel"), scaled("e4m3", "channel"), scaled("e4m3", "tensor"), P8),
+    "threads e4m3": AttentionSpec(scaled("e4m3", "sage_threads", eps=0.01), scaled("e4m3", "sage_threads"), NV, MX),
+    "half away": AttentionSpec(*[scaled("int8", "rows", rounding="half_away")] * 2, scaled("int8", "channel"), P8),
+    "eps": AttentionSpec(*[scaled("int8", "tensor", eps=0.5)] * 2, scaled("e4m3", "channel", eps=0.25), P8),
+    "tfs, 8": AttentionSpec(Quantizer("mxfp4", scale_rule="8"), Quantizer("mxfp4", scale_rule="tfs"), MX, MX),
+    "smooth mx": AttentionSpec(MX, MX, MX, MX, qk=(KMean(),), v_smooth=VSmooth(clusters=5)),
+    "smooth nv": AttentionSpec(NV, NV, NV, MX, v_smooth=VSmooth(layout="sequence")),
+    "smooth tensor": AttentionSpec(NV, NV, scaled("e4m3", "tensor"), P8, v_smooth=VSmooth(clusters=7)),
+    "blocks of 50": AttentionSpec(MX, MX, MX, MX, qk=(KMean(), QBlockMean(50))),
+    "blocks of 256": AttentionSpec(NV, MX, MX, MX, qk=(QBlockMean(256),), v_smooth=VSmooth(clusters=3)),
+    "blocks of 128, rows": AttentionSpec(*[scaled("int8", "rows")] * 2, MX, MX, qk=(QBlockMean(),)),
+    "only q": AttentionSpec(q=MX, qk=(KMean(), Hadamard())),
+    "only v": AttentionSpec(v=scaled("e4m3", "channel"), p=P8, v_smooth=VSmooth()),
+    "only p": AttentionSpec(p=MX, v_smooth=VSmooth(clusters=2)),
+    "signs": AttentionSpec(MX, MX, MX, MX, qk=(Hadamard(1234),)),
+}
+SPECS = {**{name: method.spec for name, method in METHODS.items()}, **OTHERS}
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    """NumPy, which stands in for the device, warns where floating point overflows as it should."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def grid(*shape: int, seed: int, step: float = 2.0**-6) -> torch.Tensor:
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return ((x / step).round() * step).clamp(-4, 4)
+
+
+def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, nq: int | None = None) -> list[torch.Tensor]:
+    b, h, n, d = shape
+    sizes = [nq or n, n, n]
+    return [grid(b, h, size, d, seed=i).to(dtype) for i, size in enumerate(sizes)]
+
+
+def kept(tensors: list[torch.Tensor], spec: AttentionSpec, path: str, **options: Any) -> Held:
+    """``hold`` on the device of the tests; what it holds, on the CPU."""
+    held = hold(*(x.to(DEVICE) if x.device.type != DEVICE else x for x in tensors), spec, path, **options)
+    fields = {name: getattr(held, name) for name in Held.__dataclass_fields__}
+    return Held(**{n: x.cpu() if isinstance(x, torch.Tensor) else x for n, x in fields.items()})
+
+
+def wanted(tensors: list[torch.Tensor], spec: AttentionSpec, **options: Any) -> Operands:
+    """``prepare`` on the same device, whose groupings may turn on a rounding; on the CPU."""
+    made = prepare(*(x.to(DEVICE) for x in tensors), spec, **options)
+    fields = {name: getattr(made, name) for name in Operands.__dataclass_fields__}
+    return Operands(**{n: x.cpu() if isinstance(x, torch.Tensor) else x for n, x in fields.items()})
+
+
+def values(held: Held) -> torch.Tensor:
+    """V, times its factors, in the order of the keys."""
+    v = held.v.float()
+    if held.hold_pv in ("e5m2", "e4m3", "int8"):
+        assert not v[..., held.k.shape[-2] :].any()
+        v = v.transpose(-1, -2)[..., : held.k.shape[-2], :]
+    return v if held.v_scale is None else v * held.v_scale[:, :, None, :]
+
+
+def factored(held: Held) -> tuple[torch.Tensor, torch.Tensor]:
+    """Q and K, times their factors."""
+    q, k = held.q.float(), held.k.float()
+    return (
+        q if held.q_scale is None else q * held.q_scale[..., None],
+        k if held.k_scale is None else k * held.k_scale[..., None],
+    )
+
+
+def same(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.equal(got.nan_to_num(-7e30), expected.nan_to_num(-7e30)) and torch.equal(got.isnan(), expected.isnan())
+
+
+def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q.double() @ k.double().transpose(-1, -2)
+
+
+def one_for_all(k: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """K's factor that was folded into Q's: ``[B,H,1,1]``, from the largest element; 1 for zeros."""
+    at = k.flatten(-2).nan_to_num(0.0).abs().argmax(-1, keepdim=True)
+    ratio = expected.flatten(-2).gather(-1, at) / k.flatten(-2).gather(-1, at)
+    return torch.where(ratio.isfinite(), ratio, torch.ones_like(ratio))[..., None]
+
+
+def alike(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    """All but a few: an element in a thousand may stand beside a tie of its code."""
+    close = torch.isclose(got, expected, rtol=1e-5, atol=0, equal_nan=True)
+    return bool(close.float().mean() > 0.999)
+
+
+def check(held: Held, expected: Operands, spec: AttentionSpec) -> None:
+    """Held values times factors against the reference's operands."""
+    assert all(x.is_contiguous() for x in (held.q, held.k, held.v))
+    assert same(values(held), expected.v)
+    q, k = factored(held)
+    # K less its mean has all the bits of FP32: its rotation is rounded, in another order here and there. And a device
+    # may make the mean itself by a product.
+    mean, rotate = spec.stage(KMean) is not None, spec.stage(Hadamard) is not None
+    equal = alike if mean and (rotate or DEVICE != "cpu") else same
+    if held.k_scale is None and not same(q, expected.q):  # one factor of all keys, which stands with the queries
+        assert held.q_scale is not None
+        got, right = scores(q, k), scores(expected.q, expected.k)
+        bound = (1e-2 if equal is alike else 1e-6) * scores(expected.q.abs(), expected.k.abs())
+        assert torch.equal(got.isnan(), right.isnan())
+        assert ((got - right).abs() <= bound)[~right.isnan()].all()
+    else:
+        assert same(q, expected.q)
+        assert equal(k, expected.k)
+    assert (held.mean is None) == (expected.mean is None)
+    if held.mean is not None and expected.mean is not None:
+        mean = held.mean if held.v_scale is None else held.mean * held.v_scale[:, :, None, :]
+        if held.v_scale is None or held.hold_pv in ("int8", "e4m3", "e5m2"):
+            assert same(mean, expected.mean)
+        else:
+            torch.testing.assert_close(mean, expected.mean, rtol=2e-7, atol=0, equal_nan=True)
+    assert (held.owed is None) == (expected.owed is None)
+    if held.owed is not None:
+        assert held.owed_rows == expected.owed_rows
+        torch.testing.assert_close(held.owed, expected.owed, rtol=1e-5, atol=1e-4, equal_nan=True)
+    if held.lost is not None:
+        assert int(held.lost) == 0
+
+
+def fits(spec: AttentionSpec, shape: tuple[int, ...]) -> bool:
+    return shape[-1] & (shape[-1] - 1) == 0 or spec.stage(Hadamard) is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", SPECS)
+def test_every_spec_on_every_path(name: str, path: str) -> None:
+    spec = SPECS[name]
+    if (clause := reason(spec, path, torch.bfloat16)) is not None:
+        with pytest.raises(UserError, match="cannot hold this method") as caught:
+            hold(*operands(SHAPES[0]), spec, path)
+        assert clause in str(caught.value)
+        return
+    for shape in SHAPES[1:3] if path == "float32" else SHAPES:
+        if fits(spec, shape):
+            tensors = operands(shape)
+            check(kept(tensors, spec, path), wanted(tensors, spec), spec)
+
+
+def test_which_specs_a_path_holds() -> None:
+    held = {path: [n for n in METHODS if reason(METHODS[n].spec, path, torch.bfloat16) is None] for path in PATHS}
+    assert held["float32"] == list(METHODS)
+    assert held["conformance"] == [n for n in METHODS if n != "fp16"]
+    assert held["fast"] == [n for n in METHODS if n.startswith("mx") or n in ("sage2", "fp8", "vc8")]
+    half = AttentionSpec(p=MX)
+    assert reason(half, "conformance", torch.bfloat16) is None
+    assert reason(half, "conformance", torch.float16) == "q is not quantised, and bfloat16 would round it"
+    mean = replace(half, q=MX, qk=(KMean(),))
+    assert reason(mean, "conformance", torch.bfloat16) == "k is not quantised, and bfloat16 would round it"
+    mixed = AttentionSpec(MX, scaled("int8", "rows"), MX, MX)
+    assert "q is mxfp4 and k is int8" in str(reason(mixed, "fast", torch.bfloat16))
+    assert reason(replace(mixed, k=MX, p=None), "fast", torch.bfloat16) == "p is not quantised"
+    with pytest.raises(UserError, match="unknown path 'slow'"):
+        reason(half, "slow", torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_holds_are_what_the_paths_promise(name: str) -> None:
+    spec, tensors = METHODS[name].spec, operands((1, 2, 130, 32))
+    for path in PATHS:
+        if reason(spec, path, torch.bfloat16) is not None:
+            continue
+        held = kept(tensors, spec, path)
+        types = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.int8}
+        types |= {"e5m2": torch.float8_e5m2, "e4m3": torch.float8_e4m3fn}
+        assert held.q.dtype == held.k.dtype == types[held.hold_qk]
+        assert held.v.dtype == types[held.hold_pv]
+        fast = {"sage2": ("int8", "e4m3"), "vc8": ("int8", "e4m3"), "fp8": ("e4m3", "e4m3")}.get(name, ("e5m2", "e5m2"))
+        pair = {"float32": ("float32",) * 2, "conformance": ("bfloat16",) * 2, "fast": fast}[path]
+        assert (held.hold_qk, held.hold_pv) == pair
+        assert held.v.shape == ((1, 2, 32, 256) if path == "fast" else (1, 2, 130, 32))
+        for scale in (held.q_scale, held.k_scale, held.v_scale, held.mean, held.owed):
+            assert scale is None or (scale.dtype == torch.float32 and scale.is_contiguous())
+
+
+def test_a_factor_for_all_keys_stands_with_the_queries() -> None:
+    """It would cost a product a score. What is left of K are its codes, to the bit."""
+    tensors = operands((1, 2, 193, 64))
+    for name, path in (("nvfp4", "conformance"), ("fp8", "conformance"), ("fp8", "fast"), ("mxfp4", "fast")):
+        spec = METHODS[name].spec
+        held = kept(tensors, spec, path)
+        assert held.k_scale is None
+        assert held.q_scale is not None
+        assert spec.k is not None
+        codes = quantise(tensors[1], spec.k, role="k")
+        factor = one_for_all(held.k.float(), codes.dequantise())
+        if name == "mxfp4":
+            assert torch.equal(factor.log2(), factor.log2().round())
+            assert torch.equal(held.k.float() * factor, codes.dequantise())
+        else:
+            block = name == "nvfp4"
+            held_codes = codes.groups.restore(codes.elements * codes.scale if block else codes.elements)
+            assert torch.equal(held.k.float(), held_codes)
+        both = scores(held.q.float() * held.q_scale[..., None], held.k.float())
+        expected = wanted(tensors, spec)
+        torch.testing.assert_close(both, scores(expected.q, expected.k), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mxattn", "nvfp4-sage", "sage2", "vc8", "vc4"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_other_dtypes_and_more_queries_than_keys(name: str, dtype: torch.dtype) -> None:
+    spec, tensors = METHODS[name].spec, operands((1, 2, 65, 64), dtype, nq=150)
+    for path in PATHS:
+        if reason(spec, path, dtype) is None:
+            check(kept(tensors, spec, path), wanted(tensors, spec), spec)
+
+
+@pytest.mark.parametrize("name", ["mxattn", "vc8", "vc4", "nvfp4-sage"])
+def test_strides(name: str) -> None:
+    """As diffusers hands them over, cut out of something larger, turned, and with channels apart."""
+    spec, plain = METHODS[name].spec, operands((2, 3, 70, 32))
+    q = plain[0].transpose(1, 2).contiguous().transpose(1, 2)
+    k = torch.full((2, 3, 75, 48), float("nan"), dtype=plain[1].dtype)[:, :, 3:73, 5:37].copy_(plain[1])
+    v = plain[2].transpose(-1, -2).contiguous().transpose(-1, -2)
+    before = [x.clone() for x in (q, k, v)]
+    for path in ("float32", "fast" if name in ("mxattn", "vc8") else "conformance"):
+        check(kept([q, k, v], spec, path), wanted(plain, spec), spec)
+    assert all(torch.equal(x, y) for x, y in zip((q, k, v), before, strict=True))
+
+
+def test_offsets_beyond_two_to_the_31() -> None:
+    if DEVICE == "cpu":
+        try:
+            storage = torch.empty(2**31 + 300_000, dtype=torch.bfloat16)  # only the pages that are written take memory
+        except RuntimeError:
+            pytest.skip("this machine does not lend 4 GiB of address space")
+    else:
+        storage = torch.empty(2**31 + 300_000, dtype=torch.bfloat16, device=DEVICE)
+    plain = operands((1, 2, 70, 32))
+    views = [
+        storage.as_strided((1, 2, 70, 32), (0, 2**31 + 4096, 32, 1), i * 70 * 32).copy_(x) for i, x in enumerate(plain)
+    ]
+    for name in ("mxattn", "vc8"):
+        spec = METHODS[name].spec
+        check(kept(views, spec, "fast"), wanted(plain, spec), spec)
+
+
+def hostile() -> dict[str, list[torch.Tensor]]:
+    def changed(**changes: tuple[Any, float]) -> list[torch.Tensor]:
+        tensors = dict(zip("qkv", operands((1, 2, 150, 32)), strict=True))
+        for letter, (at, value) in changes.items():
+            tensors[letter][at] = value
+        return list(tensors.values())
+
+    everywhere, channel = (...,), (..., 5)
+    block = (slice(None), slice(None), slice(16, 48), slice(None))
+    one = (0, 1, 21, 19)
+    tensors = {
+        "zeros": changed(q=(everywhere, 0.0), k=(everywhere, 0.0), v=(everywhere, 0.0)),
+        "zero channels": changed(q=(channel, 0.0), k=(channel, 0.0), v=(channel, 0.0)),
+        "zero blocks": changed(q=(block, 0.0), k=(block, 0.0), v=(block, 0.0)),
+        "constant v": changed(v=(everywhere, 1.375)),
+        "nan": changed(q=(one, float("nan")), k=(one, float("nan")), v=(one, float("nan"))),
+        "inf": changed(q=(one, float("inf")), k=((0, 0, 3, 1), float("-inf")), v=(one, float("inf"))),
+        "huge v": changed(v=(one, BF16_MAX)),
+        "huge q": changed(q=(one, -BF16_MAX)),
+    }
+    q, k, v = operands((1, 2, 150, 32))
+    tensors["a large mean of k"] = [q, k + 64, v]
+    tensors["tiny"] = [x * 2.0**-100 for x in operands((1, 2, 150, 32))]
+    tensors["subnormal"] = [x * 2.0**-128 for x in operands((1, 2, 150, 32))]
+    tensors["huge"] = [x * 2.0**120 for x in operands((1, 2, 150, 32))]
+    return tensors
+
+
+@pytest.mark.parametrize("case", hostile())
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "nvfp4-sage", "sage2", "fp8"])
+def test_hostile_inputs(name: str, case: str) -> None:
+    spec, tensors = METHODS[name].spec, hostile()[case]
+    expected = wanted(tensors, spec)
+    for path in ("conformance", "fast"):
+        if reason(spec, path, torch.bfloat16) is not None:
+            continue
+        held = kept(tensors, spec, path)
+        if held.lost is not None and int(held.lost):  # the caller refuses it
+            assert case in ("huge v", "huge q", "subnormal")
+        # The factor of a pair of operands may leave FP32 where those of the two do not: what it stands for does too.
+        elif case not in ("huge", "tiny", "subnormal") or held.k_scale is not None or held.q_scale is None:
+            check(held, expected, spec)
+
+
+@pytest.mark.parametrize("case", ["nan", "inf", "zeros", "zero blocks"])
+@pytest.mark.parametrize("name", ["mxattn", "vc8", "vc4"])
+def test_hostile_inputs_with_a_rotation(name: str, case: str) -> None:
+    """NaN and zeros stand where the reference has them; the sums of what is left may be rounded otherwise."""
+    spec, tensors = METHODS[name].spec, hostile()[case]
+    expected = wanted(tensors, spec)
+    for path in ("conformance", "fast"):
+        if reason(spec, path, torch.bfloat16) is None:
+            held = kept(tensors, spec, path)
+            q, k = factored(held)
+            for got, right in ((q, expected.q), (k, expected.k), (values(held), expected.v)):
+                assert torch.equal(got.isnan(), right.isnan())
+                assert ((got == 0) == (right == 0)).float().mean() > 0.999
+
+
+def test_what_e5m2_cannot_hold_is_counted() -> None:
+    spec, tensors = METHODS["mxfp4"].spec, operands((1, 2, 96, 64))
+    for x in tensors[1:]:
+        x[0, 0, 32:64, :32] *= 2.0**-40
+    held = kept(tensors, spec, "fast")
+    expected = wanted(tensors, spec)
+    gone = sum(int((x[0, 0, 32:64, :32] != 0).sum()) for x in (expected.k, expected.v))
+    assert held.lost is not None
+    assert int(held.lost) == gone > 1000
+    # Each row of Q has a power of two of its own.
+    tensors = operands((1, 2, 96, 64))
+    tensors[0][0, 0, 32:64] *= 2.0**-40
+    check(kept(tensors, spec, "fast"), wanted(tensors, spec), spec)
+
+
+def test_every_exponent_that_e5m2_has_is_used() -> None:
+    """A block is exact at 28 powers of two below the largest, and is counted at 29."""
+    spec = METHODS["mxfp4-tfs"].spec
+    for below, lost in ((28, 0), (29, 1)):
+        tensors = operands((1, 1, 64, 32))
+        tensors[1][...] = 0
+        tensors[1][0, 0, 3, 0] = 6.0
+        tensors[1][0, 0, 4, :3] = torch.tensor([6.0, 0.5, 1.5]) * 2.0**-below
+        held = kept(tensors, spec, "fast")
+        assert held.lost is not None
+        assert (int(held.lost) > 0) == bool(lost)
+
+
+def test_groupings_of_a_render() -> None:
+    """The same orders and means as the reference's, step by step, text tokens and masks included."""
+    spec = replace(METHODS["vc8"].spec, v_smooth=VSmooth(clusters=4, refresh=2))
+    ours, theirs = GroupingState(), GroupingState()
+    for step in range(6):
+        site = Site(0, 1, 2, "joint", step, 12, grid=(2, 6, 11))
+        tensors = [x * (1 + step) for x in operands((1, 2, 140, 32))]
+        held = kept(tensors, spec, "fast", site=site, state=ours, tag=3)
+        check(held, wanted(tensors, spec, site=site, state=theirs, tag=3), spec)
+        assert (held.mean is None) == (step >= 3)
+
+
+def test_a_rotation_needs_a_power_of_two_and_kernels_no_more_than_256_channels() -> None:
+    with pytest.raises(UserError, match="power of two"):
+        hold(*operands((1, 1, 8, 80)), METHODS["mxattn"].spec, "float32")
+    with pytest.raises(UserError, match="256 channels"):
+        hold(*operands((1, 1, 8, 260)), METHODS["mxfp4"].spec, "float32")
+
+
+COMPILE = Path(__file__).with_name("prepass_compile.py")
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_hopper_without_spills() -> None:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, str(COMPILE)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) > 20
+    assert not [line for line in lines if not line.endswith("spills 0")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_long_video(name: str, path: str) -> None:
+    """Gaussian BF16 on the device: a code may differ where a sum, rounded otherwise, stands beside a tie."""
+    spec = METHODS[name].spec
+    if reason(spec, path, torch.bfloat16) is not None:
+        pytest.skip("the path does not hold it")
+    g = torch.Generator("cuda").manual_seed(0)
+    tensors = [torch.randn(1, 20_001, 4, 128, generator=g, device="cuda").bfloat16().transpose(1, 2) for _ in range(3)]
+    held, expected = hold(*tensors, spec, path), prepare(*tensors, spec)
+    q, k = factored(held)
+    factor = one_for_all(k, expected.k)
+    pairs = [(q / factor, expected.q), (k * factor, expected.k), (values(held), expected.v)]
+    for got, right in pairs:
+        close = torch.isclose(got, right, rtol=1e-5, atol=0)
+        assert close.float().mean() > 0.9999
+    assert held.lost is None or int(held.lost) == 0
