@@ -96,7 +96,8 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
         raise UserError(clause, "use impl 'reference'")
     if not INTERPRETED and (held.q.device.type != "cuda" or torch.version.hip is not None):
         raise UserError(f"the fused kernels need an NVIDIA GPU, and this is {held.q.device}", "use impl 'reference'")
-    if not all(x.is_contiguous() for x in (held.q, held.k, held.v)):
+    given = [held.q, held.k, held.v, held.q_scale, held.k_scale, held.v_scale, held.mean, held.owed]
+    if not all(x.is_contiguous() for x in given if x is not None):
         raise ValueError("held operands are contiguous")
     config = config or config_for(held.hold_pv, max(d, dv))
     fields = constants(spec, held, config, packable=_packable(held.q.device))
@@ -104,7 +105,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
     operands: list[Any] = [held.q, k, held.v]
     mean: Any = held.mean
-    if config.descriptors and dv % 4 == 0 and all(x.shape[-1] * x.element_size() % 16 == 0 for x in operands):
+    if config.descriptors and dv % 4 == 0 and all(_aligned(x) for x in operands):
         fields["DESCRIBED"] = True
         bm, bn, wide = fields["BM"], fields["BN"], fields["DV_PAD"]
         boxes = [[bm, fields["D_PAD"]], [bn, fields["D_PAD"]], [wide, bn] if _narrow(held.hold_pv) else [bn, wide]]
@@ -226,6 +227,11 @@ def _has_packed(spec: AttentionSpec, hold: Hold, varying: bool) -> bool:
 
 def _packable(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _aligned(x: torch.Tensor) -> bool:
+    """Whether its rows start where a tensor descriptor may start them."""
+    return x.data_ptr() % 16 == 0 and x.shape[-1] * x.element_size() % 16 == 0
 
 
 def _descriptor(x: torch.Tensor, box: list[int]) -> TensorDescriptor:

@@ -11,10 +11,10 @@ __all__ = ["CONFIGS", "Config", "config_for"]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How a launch is shaped; no field changes what is computed, beyond the order of sums.
+    """How a launch is shaped. No field changes what is computed, beyond the order of sums and codes beside a tie.
 
     Attributes:
-        block_m: query rows of a program; 64 for each four warps.
+        block_m: query rows of a program; 64 for each four warps where matrix units are used.
         num_warps: warps of a program.
         num_stages: tiles of K and V under way.
         registers: most registers a thread; None leaves it to the compiler. With 168, three programs of four warps fit
@@ -50,7 +50,8 @@ CONFIGS: dict[tuple[str, int], Config] = {
     ("int8", 256): Config(num_stages=2),
     ("bfloat16", 128): Config(block_m=128, num_warps=8, num_stages=2, overlap=True),
     ("bfloat16", 256): Config(num_stages=1),
-    ("float32", 256): Config(block_m=32, num_warps=8, num_stages=1, descriptors=False),
+    ("float32", 128): Config(block_m=32, num_warps=8, num_stages=1, descriptors=False),
+    ("float32", 256): Config(block_m=16, num_warps=8, num_stages=1, descriptors=False),
 }
 
 
