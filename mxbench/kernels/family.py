@@ -76,7 +76,7 @@ def _whole(
 
 
 def _refuse_loss(held: Held) -> None:
-    """A value that its type made zero would be a method of its own."""
+    """A value that its type cannot keep would make a method of its own."""
     if held.lost is not None and (lost := int(held.lost)):
         raise UserError(
             f"{lost} quantised elements lie below the range of E5M2, which holds 29 powers of two a head",

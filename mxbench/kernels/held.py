@@ -17,10 +17,12 @@ Hold = Literal["float32", "bfloat16", "e5m2", "e4m3", "int8"]
 class Held:
     """What the tiles read. Scores are ``(q·k)·q_scale·k_scale``, plus ``owed``; values are ``v·v_scale``.
 
+    All tensors are contiguous.
+
     Attributes:
-        q: ``[B,H,Nq,D]``, contiguous, in its hold's dtype.
-        k: ``[B,H,Nk,D]``, contiguous; of the same hold.
-        v: ``[B,H,Nk,Dv]``, contiguous; keys contiguous in the 8-bit holds: ``[B,H,Dv,Nk']``, Nk' being Nk padded with
+        q: ``[B,H,Nq,D]``, in its hold's dtype.
+        k: ``[B,H,Nk,D]``, of the same hold.
+        v: ``[B,H,Nk,Dv]``; keys contiguous in the 8-bit holds: ``[B,H,Dv,Nk']``, Nk' being Nk padded with
             zeros to a multiple of the key tile.
         q_scale: FP32 ``[B,H,Nq]``, or None for 1.
         k_scale: FP32 ``[B,H,Nk]``, or None for 1.
@@ -30,7 +32,7 @@ class Held:
         owed_rows: rows that share a row of ``owed``.
         hold_qk: of q and k.
         hold_pv: of P and v.
-        lost: int32 ``[1]``: elements, not zero, that the hold made zero; None where it holds every value.
+        lost: int32 ``[1]``: elements that the hold cannot keep as they are; None where it holds every value.
     """
 
     q: torch.Tensor
