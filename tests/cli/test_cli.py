@@ -14,27 +14,11 @@ import torch
 from safetensors.torch import save_file
 
 import mxbench.models
-from mxbench.cli import main as main_module
 from mxbench.runs.files import DiskFull
 from mxbench.video import write_lossless, write_preview
 
 COMMANDS = ["run", "ablate", "report", "score", "bench", "analyze", "list", "show", "doctor"]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def mxbench_cli(monkeypatch, capsys, tmp_path):
-    """Run the command line in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mxbench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main_module.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return invoke
 
 
 @pytest.fixture

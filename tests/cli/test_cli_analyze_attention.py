@@ -54,20 +54,14 @@ class Alien:
 
 
 @pytest.fixture
-def attention(monkeypatch, capsys, tmp_path):
-    """Run the command on the small model in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
+def attention(mxbench_cli, monkeypatch):
+    """Run the command, on the small model unless told otherwise."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setitem(MODELS, "tiny", ModelEntry("tiny", f"{__name__}:Tiny", "", "nano"))
     monkeypatch.setitem(MODELS, "alien", ModelEntry("alien", f"{__name__}:Alien", "", "nano"))
 
     def invoke(*arguments):
-        arguments = ["mxbench", "analyze", "attention", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", arguments if "-m" in arguments else [*arguments, "-m", "tiny"])
-        with pytest.raises(SystemExit) as stop:
-            main_module.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
+        return mxbench_cli("analyze", "attention", *arguments, *([] if "-m" in arguments else ["-m", "tiny"]))
 
     return invoke
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,10 @@ SMALL = ["--shape", "1x2x160x32:97", "--reps", "2", "--device", "cpu", "--peer",
 
 
 @pytest.fixture
-def bench(monkeypatch, capsys, tmp_path):
-    """Run the command in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
+def bench(mxbench_cli, monkeypatch):
+    """Run ``mxbench bench``."""
     monkeypatch.setenv("COLUMNS", "100")
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mxbench", "bench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main_module.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return invoke
+    return partial(mxbench_cli, "bench")
 
 
 def test_help_has_examples_and_the_group_names_the_command(bench, monkeypatch, capsys):

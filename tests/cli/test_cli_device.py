@@ -1,14 +1,12 @@
 """``--device``: where commands render, what they say of a device that is not there, and one that is full."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from fakes import FakeModel
 
-from mxbench.cli import main as main_module
 from mxbench.models.nano.model import Nano
 from mxbench.runs import environment, runner
 from mxbench.runs.plan import expand
@@ -33,18 +31,8 @@ def see(monkeypatch):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run the command line in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mxbench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main_module.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return invoke
+def command(mxbench_cli):
+    return mxbench_cli
 
 
 @pytest.fixture
