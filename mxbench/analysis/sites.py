@@ -217,7 +217,7 @@ def study(
         with recorder.watching(model.pipe):
             model.pipe(
                 prompt,
-                **model._arguments(sampling),
+                **model.arguments(sampling),
                 generator=torch.Generator("cpu").manual_seed(seed),
                 output_type="latent",
                 callback_on_step_end=after_step,

@@ -26,7 +26,7 @@ class PipelineModel:
         self.pipe = pipe
         self.family = family_of(pipe)
 
-    def _arguments(self, sampling: Sampling) -> dict[str, Any]:
+    def arguments(self, sampling: Sampling) -> dict[str, Any]:
         """Sampling in the pipeline's own words."""
         high, low = (*sampling.guidance, None)[:2]
         return {
@@ -72,7 +72,7 @@ class PipelineModel:
         with attach(self.pipe, schedule, impl=impl) as seam:
             video = self.pipe(
                 prompt,
-                **self._arguments(sampling),
+                **self.arguments(sampling),
                 generator=torch.Generator("cpu").manual_seed(seed),
                 output_type="np",
                 callback_on_step_end=after_step,

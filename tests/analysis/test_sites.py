@@ -187,7 +187,7 @@ def test_grouping_leaves_text_behind_the_video():
 
 def call(model, seed=1, sampling=TINY):
     generator = torch.Generator("cpu").manual_seed(seed)
-    return model.pipe("x", **model._arguments(sampling), generator=generator, output_type="latent").frames
+    return model.pipe("x", **model.arguments(sampling), generator=generator, output_type="latent").frames
 
 
 def test_the_recorded_render_is_the_render_with_exact_attention_bit_for_bit(noise):
