@@ -1,5 +1,7 @@
 """The kernel family: every method by one pair of Triton kernels, pre-pass and fused attention.
 
+``attend()`` does not hand it out yet: it was checked in Triton's interpreter, and on no GPU.
+
 Imports Triton: import this module where a kernel is asked for, never on the way to something else.
 """
 

@@ -14,7 +14,7 @@ from mxbench.policy import Rule, Schedule, Selector, Use
 
 
 def call(nano, tiny, seed=0, **changes):
-    arguments = nano._arguments(tiny) | {"output_type": "latent"} | changes
+    arguments = nano.arguments(tiny) | {"output_type": "latent"} | changes
     return nano.pipe("a red circle", generator=torch.Generator("cpu").manual_seed(seed), **arguments).frames
 
 
