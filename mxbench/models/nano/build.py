@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 
+from mxbench.models.base import Sampling
 from mxbench.models.nano import tokenizer, weights
 
-__all__ = ["ARCHITECTURE", "SEED", "assemble", "modules", "pipeline", "trained"]
+__all__ = ["ARCHITECTURE", "SAMPLING", "SEED", "assemble", "modules", "pipeline", "trained"]
 
 SEED = 0
+
+SAMPLING = Sampling(height=128, width=128, frames=17, fps=8, steps=10, guidance=(4.0, 3.0), max_sequence_length=64)
+"""How the model is sampled where nothing else is said. Steps were chosen on prompts that are not held out."""
 
 ARCHITECTURE: dict[str, dict[str, Any]] = {
     # Patches of one latent cell give 1,280 tokens for 17 frames of 128×128: ten key tiles. Heads as in the real models.

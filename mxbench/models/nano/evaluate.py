@@ -18,6 +18,7 @@ import torch
 from mxbench.errors import UserError
 from mxbench.models.device import resolve
 from mxbench.models.nano import build, heldout, weights
+from mxbench.models.nano.build import SAMPLING
 from mxbench.models.nano.draw import draw, to_device
 from mxbench.models.nano.judge import KINDS, compare, rates, total
 from mxbench.models.nano.layout import lay_out
@@ -76,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--half", action="store_true", help="in FP16, all but the VAE; FP32 otherwise")
     add("--limit", type=int, help="only the first prompts")
     add("--seed", type=int, default=0, help="of the noise")
-    add("--steps", type=int, default=8)
-    add("--guidance", type=float, nargs=2, default=(4.0, 3.0))
+    add("--steps", type=int, default=SAMPLING.steps)
+    add("--guidance", type=float, nargs=2, default=SAMPLING.guidance)
     add("--batch", type=int, default=8)
     add("--out", type=Path, help="write strips.png here, all clips in one picture")
     add("--strips", type=Path, help="read the clips of such a picture and render nothing")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mxbench.models.base import ModelFacts, Sampling
+from mxbench.models.base import ModelFacts
 from mxbench.models.nano import weights
-from mxbench.models.nano.build import ARCHITECTURE, SEED, pipeline, trained
+from mxbench.models.nano.build import ARCHITECTURE, SAMPLING, SEED, pipeline, trained
 from mxbench.models.placement import placed
 from mxbench.models.render import PipelineModel
 
@@ -21,9 +21,7 @@ def _facts(said: str, architecture: Mapping[str, Any], **identity: Any) -> Model
         n_layers=architecture["transformer"]["num_layers"],
         n_experts=2,
         dtypes={"cpu": "float32", "cuda": "float16"},
-        sampling=Sampling(
-            height=128, width=128, frames=17, fps=8, steps=8, guidance=(4.0, 3.0), max_sequence_length=64
-        ),
+        sampling=SAMPLING,
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from mxbench.models.nano.build import SAMPLING
+
 __all__ = ["COLUMNS", "SHOWN", "cut", "render", "strips"]
 
 SHOWN = (0, 4, 8, 12, 16)
@@ -19,8 +21,8 @@ def render(
     pipe: Any,
     prompts: Sequence[str],
     *,
-    steps: int = 8,
-    guidance: tuple[float, float] = (4.0, 3.0),
+    steps: int = SAMPLING.steps,
+    guidance: tuple[float, ...] = SAMPLING.guidance,
     seed: int = 0,
     batch: int = 64,
 ) -> np.ndarray:
@@ -30,14 +32,14 @@ def render(
         some = list(prompts[at : at + batch])
         video = pipe(
             some,
-            height=128,
-            width=128,
-            num_frames=17,
+            height=SAMPLING.height,
+            width=SAMPLING.width,
+            num_frames=SAMPLING.frames,
             num_inference_steps=steps,
             guidance_scale=guidance[0],
             guidance_scale_2=guidance[1],
             negative_prompt="",
-            max_sequence_length=64,
+            max_sequence_length=SAMPLING.max_sequence_length,
             generator=[torch.Generator("cpu").manual_seed(seed) for _ in some],
             output_type="np",
         ).frames

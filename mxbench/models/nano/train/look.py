@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mxbench.models.nano import build, heldout
+from mxbench.models.nano.build import SAMPLING
 from mxbench.models.nano.draw import draw, to_device
 from mxbench.models.nano.layout import sample
 from mxbench.models.nano.scene import caption
@@ -41,6 +42,6 @@ def look(session: Session, log: Log) -> None:
         return
     prompts = [caption(s) for s in heldout.scenes()[: 1 if toy else None]]
     parts = {name: copy.deepcopy(part).float().eval() for name, part in session.parts.items()}
-    clips = render(build.assemble(parts, session.architecture), prompts, steps=2 if toy else 8)
+    clips = render(build.assemble(parts, session.architecture), prompts, steps=2 if toy else SAMPLING.steps)
     Image.fromarray(strips(clips, 1 if toy else 4)).save(out / "preview.png")
     log(preview=len(prompts), mean=float(clips.mean()))
