@@ -23,14 +23,20 @@ from mxbench.models.nano.draw import draw, to_device
 from mxbench.models.nano.judge import KINDS, compare, rates, total
 from mxbench.models.nano.layout import lay_out
 from mxbench.models.nano.reader import read
-from mxbench.models.nano.scene import Scene, caption
-from mxbench.models.nano.show import cut, render, strips
+from mxbench.models.nano.scene import Scene, caption, random_scene
+from mxbench.models.nano.show import COLUMNS, cut, render, strips
 from mxbench.models.placement import placed
 
-__all__ = ["evaluate", "main", "table", "true_clips"]
+__all__ = ["evaluate", "main", "seen", "table", "true_clips"]
 
 _SHIFTS = (7, 13, 29)
 """By how many prompts the clips are moved for the chance rate."""
+
+
+def seen(n: int, seed: int = 777) -> tuple[Scene, ...]:
+    """Scenes of the training distribution, none of which has an object of a held-out prompt."""
+    rng = np.random.default_rng(seed)
+    return tuple(random_scene(rng) for _ in range(n))
 
 
 def true_clips(scenes: Sequence[Scene], seed: int = 0) -> np.ndarray:
@@ -76,17 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     add("--half", action="store_true", help="in FP16, all but the VAE; FP32 otherwise")
     add("--limit", type=int, help="only the first prompts")
+    add("--seen", type=int, metavar="N", help="N prompts of the training distribution instead, to choose settings on")
     add("--seed", type=int, default=0, help="of the noise")
     add("--steps", type=int, default=SAMPLING.steps)
     add("--guidance", type=float, nargs=2, default=SAMPLING.guidance)
     add("--batch", type=int, default=8)
     add("--out", type=Path, help="write strips.png here, all clips in one picture")
+    add("--columns", type=int, default=COLUMNS, help="of that picture")
     add("--strips", type=Path, help="read the clips of such a picture and render nothing")
     add("--json", action="store_true")
     got = parser.parse_args(arguments)
     from PIL import Image
 
-    scenes = heldout.scenes()[: got.limit]
+    scenes = (heldout.scenes() if got.seen is None else seen(got.seen))[: got.limit]
     if got.strips is not None:
         clips = cut(np.asarray(Image.open(got.strips).convert("RGB")))[: len(scenes)]
     else:
@@ -97,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             clips = render(pipe, prompts, steps=got.steps, guidance=tuple(got.guidance), seed=got.seed, batch=got.batch)
     if got.out is not None:
         got.out.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(strips(clips)).save(got.out / "strips.png")
+        Image.fromarray(strips(clips, got.columns)).save(got.out / "strips.png")
     rendered = evaluate(clips, scenes)
     columns = {
         "render": rendered["clips"],
