@@ -54,11 +54,12 @@ def evaluate(clips: np.ndarray, scenes: Sequence[Scene]) -> dict[str, dict[str, 
     readings = [read(clip) for clip in clips]
     shuffled = [
         compare(reading, scene)
-        for shift in _SHIFTS
+        for shift in sorted({shift % len(scenes) for shift in _SHIFTS} - {0})
         for reading, scene in zip(readings, [*scenes[shift:], *scenes[:shift]], strict=True)
     ]
     straight = [compare(reading, scene) for reading, scene in zip(readings, scenes, strict=True)]
-    return {"clips": rates(total(straight)), "shuffled": rates(total(shuffled))}
+    # A single clip has no other prompt.
+    return {"clips": rates(total(straight)), "shuffled": rates(total(shuffled)) if shuffled else {}}
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:
