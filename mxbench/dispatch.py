@@ -1,4 +1,8 @@
-"""``attend``: the one entry from a method to the code that computes it. It never falls back."""
+"""``attend``: the one entry from a method to the code that computes it.
+
+It computes with the implementation that was asked for, or raises. One rule of ``fast`` is counted (``Tally``): a call
+that E5M2 cannot hold is computed by ``conformance``.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +14,52 @@ from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
 from mxbench.errors import UserError, unknown_name
-from mxbench.kernels import EXACT, supports
+from mxbench.kernels import EXACT, FAMILY, Tally, supports
 
-__all__ = ["IMPLS", "attend", "default_impl", "unsupported"]
+__all__ = ["IMPLS", "Tally", "attend", "default_impl", "unsupported"]
 
 IMPLS: dict[str, str] = {
     "reference": "the tiled reference in plain torch, on any device",
+    **FAMILY,
     **{name: f"exact attention by {kernel.label}" for name, kernel in EXACT.items()},
 }
 
 
-def default_impl(spec: AttentionSpec) -> str:
-    """What ``auto`` stands for: torch SDPA for a method that quantises nothing, the reference for the others."""
-    return "reference" if spec.canonical().quantised else "sdpa"
+def default_impl(
+    spec: AttentionSpec, device: torch.device, dtype: torch.dtype, dims: tuple[int, int] | None = None
+) -> str:
+    """What ``auto`` stands for.
+
+    For a method that quantises nothing torch SDPA. For the others on a CUDA device the first of ``fast`` and
+    ``conformance`` that computes the method there; the reference where neither does, and on any other device.
+    """
+    if not spec.canonical().quantised:
+        return "sdpa"
+    if device.type == "cuda":
+        for impl in ("fast", "conformance"):
+            if supports(spec, impl, device, dtype, dims) is None:
+                return impl
+    return "reference"
 
 
-def unsupported(spec: AttentionSpec, impl: str, device: torch.device, dtype: torch.dtype) -> str | None:
+def unsupported(
+    spec: AttentionSpec, impl: str, device: torch.device, dtype: torch.dtype, dims: tuple[int, int] | None = None
+) -> str | None:
     """Why ``impl`` cannot compute ``spec`` there, in a clause; None where it can.
+
+    Args:
+        spec: the method.
+        impl: a name in ``IMPLS``.
+        device: where q, k and v lie.
+        dtype: of q, k and v.
+        dims: head dimensions of q and k, and of v, where they are known.
 
     Raises:
         UserError: no such implementation.
     """
     if impl not in IMPLS:
         raise unknown_name("impl", impl, [*IMPLS, "auto"])
-    return None if impl == "reference" else supports(spec, impl, device, dtype)
+    return None if impl == "reference" else supports(spec, impl, device, dtype, dims)
 
 
 def attend(
@@ -46,6 +72,7 @@ def attend(
     key_mask: torch.Tensor | None = None,
     site: Site | None = None,
     state: GroupingState | None = None,
+    tally: Tally | None = None,
 ) -> torch.Tensor:
     """Attention by a method.
 
@@ -54,10 +81,12 @@ def attend(
         k: ``[B,H,Nk,D]``, same dtype and device.
         v: ``[B,H,Nk,Dv]``, same dtype and device.
         spec: an ``AttentionSpec``, an entry of ``METHODS`` or its name.
-        impl: a name in ``IMPLS``, or ``auto`` (see ``default_impl``).
+        impl: a name in ``IMPLS``, or ``auto`` (see ``default_impl``). ``fast`` holds MXFP4 in E5M2; a call whose
+            operands that cannot hold is computed by ``conformance``, and ``tally`` counts it.
         key_mask: bool ``[B,Nk]``, True for real keys.
         site: where in a render the call happens; without it a method with state groups afresh.
         state: the render's groupings, for methods with state at a site.
+        tally: counts what befalls the calls that it is passed to.
 
     Returns:
         ``[B,H,Nq,Dv]`` in q's dtype.
@@ -72,17 +101,22 @@ def attend(
     if not isinstance(spec, AttentionSpec):
         raise UserError(f"{type(spec).__name__} is no method", "pass an AttentionSpec, an entry of METHODS or its name")
     _check(q, k, v, key_mask)
+    dims = (q.shape[-1], v.shape[-1])
     if impl == "auto":
-        impl = default_impl(spec)
-    reason = unsupported(spec, impl, q.device, q.dtype)
+        impl = default_impl(spec, q.device, q.dtype, dims)
+    reason = unsupported(spec, impl, q.device, q.dtype, dims)
     if reason is not None:
         raise UserError(f"impl {impl!r} cannot run here: {reason}", "use impl 'reference', which computes every method")
-    if impl == "reference" and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
-        raise UserError("an operand asks for a gradient, and the reference has none", "call inside torch.no_grad()")
+    if impl not in EXACT and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
+        raise UserError(f"an operand asks for a gradient, and impl {impl!r} has none", "call inside torch.no_grad()")
     with torch.autocast(q.device.type, enabled=False):  # it would take matrix products of FP32 to 16 bits
         if impl == "reference":
             return reference(q, k, v, spec, key_mask=key_mask, site=site, state=state)
-        return EXACT[impl].run(q, k, v, key_mask)
+        if impl in EXACT:
+            return EXACT[impl].run(q, k, v, key_mask)
+        from mxbench.kernels.family import compute  # imports Triton
+
+        return compute(q, k, v, spec, impl, key_mask=key_mask, site=site, state=state, tally=tally)
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> None:

@@ -15,8 +15,8 @@ from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
 from mxbench.bench.check import four_bit
 from mxbench.bench.operands import Operands, Seat
-from mxbench.dispatch import IMPLS, attend, unsupported
-from mxbench.errors import unknown_name
+from mxbench.dispatch import IMPLS, Tally, attend, unsupported
+from mxbench.errors import UserError, unknown_name
 from mxbench.kernels import EXACT
 
 __all__ = ["SPLITS", "Bound", "Candidate", "Prepare", "Run", "Split", "method_candidates", "of_method"]
@@ -44,11 +44,36 @@ class Split:
     run: Run
 
 
+def _path(name: str) -> Split:
+    """A path of the kernel family, whose modules import Triton."""
+
+    def prepare_path(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        spec: AttentionSpec,
+        site: Site | None,
+        state: GroupingState | None,
+    ) -> Any:
+        from mxbench.kernels.prepass import hold
+
+        return hold(q, k, v, spec, name, site=site, state=state)
+
+    def run_path(held: Any, spec: AttentionSpec, dtype: torch.dtype) -> torch.Tensor:
+        from mxbench.kernels.fused import fused
+
+        return fused(held, spec, dtype)
+
+    return Split(prepare_path, run_path)
+
+
 SPLITS: dict[str, Split] = {
     "reference": Split(
         lambda q, k, v, spec, site, state: prepare(q, k, v, spec, site=site, state=state),
         lambda operands, spec, dtype: walk(operands, spec).to(dtype),
     ),
+    "conformance": _path("conformance"),
+    "fast": _path("fast"),
 }
 """Implementations whose halves are timed one by one. One that is not here is timed as a whole call."""
 
@@ -117,7 +142,11 @@ def of_method(name: str, impl: str, device: torch.device, dtype: torch.dtype) ->
         q, k, v = operands.q, operands.k, operands.v
 
         def call() -> torch.Tensor:
-            return attend(q, k, v, spec, impl=impl, site=seat.site, state=seat.state)
+            tally = Tally()
+            out = attend(q, k, v, spec, impl=impl, site=seat.site, state=seat.state, tally=tally)
+            if tally.widened:  # its time is another implementation's
+                raise UserError("E5M2 cannot hold these operands, and conformance computed them", "time that one")
+            return out
 
         if split is None or exact:
             return Bound(call)
@@ -154,8 +183,8 @@ def method_candidates(
     Args:
         methods: by name. None named: all that an implementation computes here; of an implementation that was named and
             computes none, one method for each reason.
-        impls: by name. None named: all that compute quantised methods; the reference, an oracle and slow, on a CPU
-            alone.
+        impls: by name. None named: all that compute quantised methods; on a CPU the reference alone, and elsewhere
+            without it: it is an oracle, and slow.
         device: where to run.
         dtype: of the operands.
 
@@ -166,7 +195,7 @@ def method_candidates(
         if name not in IMPLS:
             raise unknown_name("impl", name, IMPLS)
     chosen = list(dict.fromkeys(impls)) or [
-        name for name in IMPLS if name not in EXACT and (name != "reference" or device.type == "cpu")
+        name for name in IMPLS if name not in EXACT and (name == "reference") == (device.type == "cpu")
     ]
     found = []
     for impl in chosen:

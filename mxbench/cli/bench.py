@@ -20,7 +20,7 @@ __all__ = ["command"]
 _EPILOG = """\b
 Examples:
   mxbench bench
-  mxbench bench --model wan2.2 --impl reference --method vc8 --method mxattn
+  mxbench bench --model wan2.2 --impl fast --method vc8 --method mxattn
   mxbench bench --shape 1x24x4096x128 --shape 2x8x1000x64:333 --peer torch-sdpa
   mxbench bench --model wan2.2 --out results/bench --csv kernels.csv
 
@@ -51,7 +51,8 @@ Exit code 1: an output was wrong, or a candidate broke or found no room."""
     "impls",
     multiple=True,
     metavar="NAME",
-    help="An implementation; may be repeated (default: all for quantised methods; the reference on a CPU alone).",
+    help="An implementation: conformance, fast, native, reference, sdpa or cudnn; may be repeated (default: the first "
+    "three on CUDA, the reference on a CPU).",
 )
 @click.option(
     "--peer",

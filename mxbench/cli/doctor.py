@@ -113,16 +113,19 @@ def _impls() -> list[Check]:
 
     from mxbench.attention.methods import METHODS
     from mxbench.dispatch import IMPLS, unsupported
+    from mxbench.kernels import FAMILY
     from mxbench.models.device import resolve
 
     device = torch.device(resolve("auto"))
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     found: list[Check] = []
     for name, about in IMPLS.items():
-        reason = unsupported(METHODS["fp16"].spec, name, device, dtype)
-        found.append(
-            (f"impl {name}", True if reason is None else None, about if reason is None else "not here", reason or "")
-        )
+        here = [each for each, entry in METHODS.items() if unsupported(entry.spec, name, device, dtype) is None]
+        if here:
+            found.append((f"impl {name}", True, f"{about}: {', '.join(here)}" if name in FAMILY else about, ""))
+        else:
+            one = METHODS["mxattn" if name in FAMILY else "fp16"].spec
+            found.append((f"impl {name}", None, "not here", unsupported(one, name, device, dtype) or ""))
     present = importlib.util.find_spec("vbench") is not None
     found.append(
         (

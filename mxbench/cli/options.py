@@ -57,7 +57,11 @@ _RUN_OPTIONS = [
         "-M", "--metric", "metrics", multiple=True, metavar="NAME", shell_complete=_complete(_metrics),
         help="A metric; may be repeated (default: the recipe's).",
     ),
-    click.option("-i", "--impl", metavar="NAME", help="What computes the methods: auto, reference, sdpa, cudnn."),
+    click.option(
+        "-i", "--impl", metavar="NAME",
+        help="What computes the methods: reference, conformance, fast, native, sdpa, cudnn, or auto (the default): on "
+        "CUDA the first of fast and conformance that can, elsewhere the reference; sdpa for what quantises nothing.",
+    ),
     device_option,
     click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),
     click.option("--dry-run", is_flag=True, help="Print the grid and stop."),

@@ -193,7 +193,8 @@ def _narrow(hold: Hold) -> bool:
 def _unit(hold: Hold, prescale: float) -> float:
     """What ``_plain`` multiplies P by. E5M2 is used from its top; where V can be large P leaves it room instead.
 
-    Rounding may raise P, and the row's P add up: the reference takes as much off V.
+    Rounding may raise P, and the row's P add up: the reference takes as much off V. Below, BF16 ends at
+    2^-133, and MXFP4's smallest P is 2^-128.
     """
     bits = math.ceil(math.log2(prescale))
     if hold == "e5m2":

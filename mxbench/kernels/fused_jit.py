@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from mxbench.kernels.packed_jit import (
+    exp2,
     nan_max,
     nan_maximum,
     packed_e4m3,
@@ -146,7 +147,7 @@ def _plain(
         if not QUANTISED_SUM:
             summed = tl.exp2(u) * (PRESCALE * UNIT)
     else:
-        p = tl.exp2(u) * PRESCALE
+        p = exp2(u, FORMAT == "mxfp4" and HOLD.primitive_bitwidth > 8) * PRESCALE  # E8M0 goes down to 2^-127
         summed = p * UNIT
         p = quantise_p_tile(p, FORMAT, MX_ADD, SATURATE, EXACT, HALF_AWAY)
     p = (p * UNIT).to(HOLD)
@@ -323,10 +324,8 @@ def fused_kernel(
                 m, p, own = packed_expcast(x, m, factor, floor)
             else:
                 m, p, own = packed_e4m3(x, m, factor, LOG2_PRE)
-            if AT_ZERO and PACKED:
-                alpha = tl.exp2((old - m) * factor)
-            else:
-                alpha = tl.exp2(old - m)
+            fall = (old - m) * factor if AT_ZERO and PACKED else old - m
+            alpha = exp2(fall, not SPLIT)  # of a sum with large V what a new maximum leaves may show
             l = l * _eight(alpha, BN, BLOCK) + own  # noqa: E741
 
             if HAS_MEAN:

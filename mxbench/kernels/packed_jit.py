@@ -21,12 +21,12 @@ import triton.language as tl
 
 from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, round_to_grid
 
-__all__ = ["nan_max", "nan_maximum", "packed_e4m3", "packed_expcast", "packed_mx", "packed_nvfp4", "unpacked"]
+__all__ = ["exp2", "nan_max", "nan_maximum", "packed_e4m3", "packed_expcast", "packed_mx", "packed_nvfp4", "unpacked"]
 
 MAGIC = tl.constexpr(1.5 * 2.0**23)  # the sum of it and a small number is rounded to an integer, in the low bits
 MAGIC_BITS = tl.constexpr(0x4B400000)
 LEAST_E5M2 = tl.constexpr(-31)  # exponents of scales stop here: at -31 the factor of a block is zero
-LEAST_BF16 = tl.constexpr(-100)
+LEAST_BF16 = tl.constexpr(-127)  # where E8M0's end
 
 
 @triton.jit
@@ -71,6 +71,17 @@ def nan_max(x, AXIS: tl.constexpr):
     else:
         top = tl.reduce(x, AXIS, nan_maximum)
     return top
+
+
+@triton.jit
+def exp2(x, SUBNORMAL: tl.constexpr):
+    """2^x. Below 2^-126 zero, unless ``SUBNORMAL``, which costs three more instructions; the interpreter keeps it."""
+    if SUBNORMAL and not INTERPRETED:
+        asm: tl.constexpr = "ex2.approx.f32 $0, $1;"
+        y = tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.exp2(x)  # compiled to ex2.approx.ftz
+    return y
 
 
 @triton.jit
@@ -131,6 +142,13 @@ def _e2m1(low, high, half, SATURATE: tl.constexpr):
 def _halves_of_units(codes):
     """E2M1·2^-14 to E2M1/2: FP16 pairs, all normal; sums of them over a block are exact."""
     asm: tl.constexpr = "{ .reg .b32 f; mov.b32 f, 0x70007000; mul.rn.f16x2 $0, $1, f; }"
+    return tl.inline_asm_elementwise(asm, "=r,r", [codes], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _quarters_of_units(codes):
+    """E2M1·2^-14 to E2M1/4, likewise."""
+    asm: tl.constexpr = "{ .reg .b32 f; mov.b32 f, 0x6C006C00; mul.rn.f16x2 $0, $1, f; }"
     return tl.inline_asm_elementwise(asm, "=r,r", [codes], dtype=tl.int32, is_pure=True, pack=1)
 
 
@@ -205,7 +223,8 @@ def packed_mx(
         AT_ZERO: the rule jumps at powers of two, so that u must be 0 at the maximum, exactly.
         SATURATE: whether a quotient can exceed 7.
         QUANTISED_SUM: ``own`` sums the quantised P.
-        BITS: 16, P is BF16 in units of 2^14; 8, E5M2 in units of 2^-15, and zero in blocks of exponents below -30.
+        BITS: 16, P is BF16 in units of 2; 8, E5M2 in units of 2^-15, and zero in blocks of exponents below -30. BF16's
+            subnormals hold E2M1·2^-127 in any unit up to 2^5; a unit of 2 leaves V the room that the reference does.
 
     Returns:
         new maximum ``[BM]``, words, and ``own`` in the units of P.
@@ -232,28 +251,27 @@ def packed_mx(
     p = tl.reshape(p, [BM, BN])
     low, high = _pairs(p)
     codes = _e2m1(low, high, half, SATURATE)
-    if QUANTISED_SUM or BITS == 8:
-        units = _halves_of_units(codes)
     if BITS == 8:
+        units = _halves_of_units(codes)
         shift: tl.constexpr = 29  # 2^-14 to 2^15
         power = _spread((bits + 31) * 0x04000400, 32)  # FP16 pairs of 2^(e + 16)
         a, b = _fours(units)
         power_of_four, _same = _fours(power)
         words = _e5m2_word(a, b, power_of_four)
     else:
-        shift: tl.constexpr = 0
-        words = _bf16_word(codes, _spread((bits + 239) * 0x00800080, 32))  # BF16 pairs of 2^(e + 112)
+        shift: tl.constexpr = 13  # 2^-14 to 2^-1
+        words = _bf16_word(codes, _spread((bits + 252) * 0x00800080, 32))  # BF16 pairs of 2^(e + 125)
     if QUANTISED_SUM:
         # Twice over pairs in FP16, where sums of eight are exact; then FP32, times the block's power of two.
         if BITS == 16:
-            a, b = _fours(units)
+            a, b = _fours(_quarters_of_units(codes))
         c, d = tl.split(tl.permute(tl.reshape(_add16(a, b), [BM, G, 2, 4]), [0, 1, 3, 2]))
         total = _add16(c, d)
         if BITS == 8:
             f, _same = tl.split(tl.permute(tl.reshape(power_of_four, [BM, G, 2, 4]), [0, 1, 3, 2]))
             f = _low(f)  # zero where the block is
         else:
-            f = _spread(((bits + (127 - 13)) << 23).to(tl.float32, bitcast=True), 32)
+            f = _spread(((bits + 128) << 23).to(tl.float32, bitcast=True), 32)  # 2^(e + 1), never subnormal
             f, _same = _fours(f)
             f, _same = tl.split(tl.permute(tl.reshape(f, [BM, G, 2, 4]), [0, 1, 3, 2]))
         own = tl.reshape(tl.join(tl.sum(_low(total) * f, 1), tl.sum(_high(total) * f, 1)), [BM, 8])
@@ -266,6 +284,8 @@ def packed_mx(
 @triton.jit
 def packed_nvfp4(x, m, factor, half, LOG2_PRE: tl.constexpr, EXACT: tl.constexpr, SATURATE: tl.constexpr):
     """A tile of NVFP4 in BF16, with the sum of the unquantised P; P in units of 2^14 over the prescale.
+
+    The sum loses P below 2^-112, which shows only where a mean set aside by V-Smooth is near the limit of FP32.
 
     Args:
         x: FP32 scores ``[BM, BN]``.

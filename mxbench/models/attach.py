@@ -19,7 +19,7 @@ from mxbench.attention.methods import Method
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
-from mxbench.dispatch import attend
+from mxbench.dispatch import Tally, attend
 from mxbench.errors import UserError
 from mxbench.models.base import AttentionSite, Family
 from mxbench.models.wan import WAN
@@ -64,6 +64,7 @@ class attach:  # noqa: N801 - used like a function
     Attributes:
         calls: counter of (expert, layer, kind, step, branch) that the method computed.
         nonfinite: how many of these calls were handed a NaN or an infinity (read it after the block).
+        widened: how many of them ``fast`` could not hold and ``conformance`` computed, see ``attend``.
         site: of the call that the method is computing, for a function that asks where it is; outside of a call the
             last one, and None before the first.
 
@@ -85,6 +86,7 @@ class attach:  # noqa: N801 - used like a function
         self.site: Site | None = None
         self._pipe, self._impl = pipe, impl
         self._state = GroupingState()
+        self._tally = Tally()
         self._nonfinite: torch.Tensor | None = None
         self._experts = [t for a in self.family.experts if (t := getattr(pipe, a, None)) is not None]
         self._n_layers = [1 + max(s.layer for s in self.family.sites(t)) for t in self._experts]
@@ -98,6 +100,11 @@ class attach:  # noqa: N801 - used like a function
     def nonfinite(self) -> int:
         """Calls that were handed a NaN or an infinity."""
         return 0 if self._nonfinite is None else int(self._nonfinite)
+
+    @property
+    def widened(self) -> int:
+        """Calls whose operands E5M2 could not hold."""
+        return self._tally.widened
 
     def __enter__(self) -> attach:
         from mxbench.models import backend
@@ -230,7 +237,7 @@ class attach:  # noqa: N801 - used like a function
     def _compute(self, use: Use, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, site: Site) -> torch.Tensor:
         self.site = site
         if use.spec is not None:
-            return attend(q, k, v, use.spec, impl=self._impl, site=site, state=self._state)
+            return attend(q, k, v, use.spec, impl=self._impl, site=site, state=self._state, tally=self._tally)
         assert use.function is not None
         out = use.function(q, k, v)
         if not isinstance(out, torch.Tensor) or out.shape != q.shape or out.dtype != q.dtype:

@@ -52,6 +52,7 @@ class Render:
         decode_s: seconds of VAE decoding.
         calls: attention calls that the method computed.
         nonfinite_calls: those among them that were handed a NaN or an infinity.
+        widened_calls: those that ``fast`` could not hold and ``conformance`` computed.
     """
 
     frames: np.ndarray
@@ -61,6 +62,7 @@ class Render:
     decode_s: float
     calls: int
     nonfinite_calls: int
+    widened_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

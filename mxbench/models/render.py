@@ -89,6 +89,7 @@ class PipelineModel:
             decode_s=done - ends[-1],
             calls=sum(seam.calls.values()),
             nonfinite_calls=seam.nonfinite,
+            widened_calls=seam.widened,
         )
 
     def _check_calls(self, seam: attach, schedule: Schedule, sampling: Sampling) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,10 @@ from mxbench.report.tables import Table, build
 from mxbench.report.terminal import print_page
 from mxbench.runs.store import Store
 
-__all__ = ["print_report", "table_data", "write_reports"]
+__all__ = ["KERNELS", "print_report", "table_data", "write_reports"]
+
+KERNELS = ("conformance", "fast", "native")
+"""The keys of ``mxbench.kernels.FAMILY``, whose import would wait for torch."""
 
 
 def table_data(store: Store, name: str) -> TableData:
@@ -67,9 +71,7 @@ def _table_data(store: Store, plan: Mapping[str, Any]) -> TableData:
             "The model's weights are random: the table shows how far each method moves a render, and says nothing "
             "about the quality of a trained model's videos."
         )
-    sick = _nonfinite(store, plan)
-    if sick:
-        notes.append(f"{sick} attention calls were handed a NaN or an infinity.")
+    notes += _calls(store, plan)
     return TableData(
         title=plan["title"],
         model=plan["model"],
@@ -108,9 +110,30 @@ def _cells(plan: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, in
                 yield row, prompt, int(seed), cell
 
 
-def _nonfinite(store: Store, plan: Mapping[str, Any]) -> int:
-    found = [store.status(cell) for _, _, _, cell in _cells(plan)]
-    return sum(status.nonfinite_calls for status in found if status is not None)
+def _calls(store: Store, plan: Mapping[str, Any]) -> list[str]:
+    """What is to be said of the attention calls: which kernels computed them, and what befell them."""
+    by: dict[str, list[str]] = {}
+    for row in plan["rows"]:
+        for impl in dict.fromkeys(row["impl"]):
+            if impl in KERNELS and not row["unsupported"]:
+                by.setdefault(impl, []).append(row["label"])
+    notes = []
+    if by:
+        listed = "; ".join(f"{impl}: {', '.join(labels)}" for impl, labels in by.items())
+        notes.append(f"Computed by kernels ({listed}), within their tolerance of the reference.")
+    sick, widened = 0, Counter[str]()
+    for row, _, _, cell in _cells(plan):
+        if (status := store.status(cell)) is not None:
+            sick += status.nonfinite_calls
+            widened[row["label"]] += status.widened_calls
+    if sick:
+        notes.append(f"{sick} attention calls were handed a NaN or an infinity.")
+    if widened.total():
+        counts = ", ".join(f"{label} {count}" for label, count in widened.items() if count)
+        notes.append(
+            f"Attention calls of fast whose operands span more than E5M2 holds, computed by conformance: {counts}."
+        )
+    return notes
 
 
 def _observations(store: Store, plan: Mapping[str, Any]) -> Iterator[Observation]:

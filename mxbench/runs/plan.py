@@ -10,6 +10,7 @@ import torch
 
 from mxbench.dispatch import IMPLS, default_impl, unsupported
 from mxbench.errors import UserError, unknown_name
+from mxbench.kernels import FAMILY
 from mxbench.metrics import metric
 from mxbench.models import facts, model_entry
 from mxbench.models.base import ModelFacts, Sampling
@@ -241,7 +242,7 @@ def _rows(recipe: Recipe, entries: list[Entry], device: str, dtype: str) -> tupl
         if rows[1].impl == rows[0].impl:
             raise UserError(
                 f"reference and noise floor are both rendered by {recipe.noise_floor}",
-                f"set noise_floor to another of {', '.join(IMPLS)}, or to false",
+                f"set noise_floor to another of {', '.join(n for n in IMPLS if n not in FAMILY)}, or to false",
             )
     rows += [_row(entry, "method", recipe.impl, device, dtype) for entry in entries if entry.key != REFERENCE]
     return tuple(rows)
@@ -249,11 +250,12 @@ def _rows(recipe: Recipe, entries: list[Entry], device: str, dtype: str) -> tupl
 
 def _row(entry: Entry, role: str, impl: str, device: str, dtype: str) -> Row:
     names, reasons = [], []
+    where, kind = torch.device(device), getattr(torch, dtype)
     for use in entry.schedule.uses:
         if use.spec is None:
             names.append("function")
             continue
-        names.append(default_impl(use.spec) if impl == "auto" else impl)
-        if (reason := unsupported(use.spec, names[-1], torch.device(device), getattr(torch, dtype))) is not None:
+        names.append(default_impl(use.spec, where, kind) if impl == "auto" else impl)
+        if (reason := unsupported(use.spec, names[-1], where, kind)) is not None:
             reasons.append(reason)
     return Row(entry, role, tuple(names), "; ".join(dict.fromkeys(reasons)) or None)

@@ -158,7 +158,8 @@ class _Worker:
         self.counted.add(unit.cell.id)
         sampling, times = self.plan.sampling, CellTimes()
         self.observer.begin(unit, sampling.steps)
-        impl = unit.row.impl[0] if len(set(unit.row.impl)) == 1 and unit.row.impl[0] != "function" else "auto"
+        impls = set(unit.row.impl) - {"function"}
+        impl = impls.pop() if len(impls) == 1 else "auto"  # several are what auto chose, rule by rule
         clip, result = None, "done"
         try:
             with fits(self.plan.device):

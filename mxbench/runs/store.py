@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Status", "Store"]
 
+_COUNTS = ("nonfinite_calls", "widened_calls")  # of a render, in a status
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -40,11 +42,13 @@ class Status:
         state: ``done``, or ``failed`` where the render itself is the finding (black frames, NaN).
         reason: why it failed; empty when done.
         nonfinite_calls: attention calls that were handed a NaN or an infinity.
+        widened_calls: attention calls of ``fast`` that ``conformance`` computed.
     """
 
     state: str
     reason: str = ""
     nonfinite_calls: int = 0
+    widened_calls: int = 0
 
 
 class Store:
@@ -99,7 +103,8 @@ class Store:
             return None
         if data["state"] == "done" and not (self._cell(cell_id) / "frames.mkv").is_file():
             return None
-        return Status(data["state"], data.get("reason", ""), data.get("nonfinite_calls", 0))
+        counts = (data.get(name, 0) for name in _COUNTS)
+        return Status(data["state"], data.get("reason", ""), *counts)
 
     def damaged(self, cell_id: str) -> bool:
         """Whether there is a folder of the cell whose status cannot be read or whose frames are gone."""
@@ -132,7 +137,7 @@ class Store:
             digest = hashlib.sha256((folder / "frames.mkv").read_bytes()).hexdigest()
             self._describe(folder, cell, provenance)
             status = {"state": "failed" if sick else "done", "reason": sick or "", "frames_sha256": digest}
-            _write_json(folder / "status.json", status | {"nonfinite_calls": render.nonfinite_calls})
+            _write_json(folder / "status.json", status | {name: getattr(render, name) for name in _COUNTS})
 
         self._put(cell, fill)
 

@@ -232,9 +232,16 @@ def test_methods_of_a_run_are_those_that_are_computed_here():
             method_candidates(*wrong, CPU, torch.float32)
 
 
+def test_on_a_cpu_the_kernels_are_a_row_only_by_name():
+    assert {each.impl for each in method_candidates(["mxattn"], [], CPU, torch.float32)} == {"reference"}
+    fast = method_candidates([], ["fast"], CPU, torch.float32)
+    assert [each.missing for each in fast] == ["its kernels need a CUDA device"]
+
+
 def test_on_cuda_the_reference_is_timed_only_by_name(monkeypatch):
     monkeypatch.setattr(candidates, "unsupported", lambda *_: None)
-    assert "reference" not in {each.impl for each in method_candidates([], [], CUDA, torch.bfloat16)}
+    named = list(dict.fromkeys(each.impl for each in method_candidates([], [], CUDA, torch.bfloat16)))
+    assert named == ["conformance", "fast", "native"]
     assert {each.impl for each in method_candidates(["mxattn"], ["reference"], CUDA, torch.bfloat16)} == {"reference"}
 
 

@@ -1,5 +1,6 @@
 """``--device``: where commands render, what they say of a device that is not there, and one that is full."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 from fakes import FakeModel
 
+from mxbench import kernels
 from mxbench.models.nano.model import Nano
+from mxbench.report.load import KERNELS
 from mxbench.runs import environment, runner
 from mxbench.runs.plan import expand
 from mxbench.runs.recipe import parse
@@ -24,6 +27,8 @@ def see(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+        monkeypatch.setattr(kernels, "_interpreted", lambda: False)
         environment.device_name.cache_clear()
 
     yield seeing
@@ -75,6 +80,20 @@ def test_a_device_that_is_not_there_is_one_line_and_makes_nothing(command, see, 
     assert not list(Path().iterdir())
 
 
+def test_on_cuda_auto_is_recorded_as_the_kernels_that_it_chose(command, see, loaded):
+    pytest.importorskip("triton")
+    see(1)
+    code, _, _ = command("run", "-a", "mxattn", "-a", "nvfp4", "-n", "1", "-M", "psnr", "-o", "out")
+    assert code == 0
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in Path("out/cells").glob("*/cell.json")]
+    assert sorted(cell["impl"] for cell in cells) == [["conformance"], ["fast"], ["reference"], ["sdpa"]]
+    report = " ".join(Path("out/report.md").read_text(encoding="utf-8").split())
+    assert "Computed by kernels (fast: MXAttention; conformance: NVFP4), within their tolerance" in report
+    command("run", "-a", "nvfp4", "-n", "1", "-M", "psnr", "-i", "fast", "-o", "other")
+    assert "no 8-bit type of the matrix units holds the nvfp4" in Path("other/report.md").read_text(encoding="utf-8")
+    assert set(KERNELS) == set(kernels.FAMILY)
+
+
 def test_the_model_is_loaded_there_and_every_table_says_so(command, see, loaded):
     see(2)
     code, _, err = command(*RUN, "-d", "cuda:1")
@@ -116,7 +135,8 @@ def test_the_device_is_in_the_identity_of_every_cell_and_its_number_is_not(see):
     assert "threads" not in first.environment
     assert {"cuda", "cudnn"}.isdisjoint(cpu.environment)
     assert first.to_dict() == second.to_dict() == auto.to_dict()
-    assert [row.impl for row in first.rows] == [("sdpa",), ("reference",), ("reference",)]
+    kernel = "fast" if importlib.util.find_spec("triton") else "reference"
+    assert [row.impl for row in first.rows] == [("sdpa",), ("reference",), (kernel,)]
     ids = [{unit.cell.id for unit in plan.units()} for plan in (cpu, first)]
     see(1, "Other GPU")
     ids.append({unit.cell.id for unit in plans("cuda")[0].units()})

@@ -1,7 +1,7 @@
 """Compile the kernels for devices that are not there: run as a program, without TRITON_INTERPRET.
 
 ``python ahead_of_time.py fused METHOD,HOLD_QK,HOLD_PV,D[,FIELD=VALUE...] ...`` prints a JSON list: what the assembly
-for sm90 multiplies, registers and spills. Fields are those of ``Config``.
+for sm90 multiplies, exponentials that flush subnormals, registers and spills. Fields are those of ``Config``.
 ``python ahead_of_time.py native METHOD,ARCH ...``: the matrix instructions for ``sm100`` or ``gfx950``.
 """
 
@@ -152,6 +152,7 @@ def fused_case(text: str) -> dict[str, Any]:
         "descriptors": "cp.async.bulk.tensor" in ptx,
         "scattered": scattered(kernel.asm["ttgir"]),
         "complaints": complaints(ptx),
+        "flushed": ptx.count("ex2.approx.ftz"),
         **usage(kernel),
     }
 

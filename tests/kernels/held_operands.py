@@ -94,3 +94,17 @@ def held(
         hold_qk=hold_qk,
         hold_pv=hold_pv,
     ), prepare(q, k, v, spec)
+
+
+def falling(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q, K and V of two key tiles: the maximum of the second is 2^127 times that of the first, whose V make up for it.
+
+    MXFP4 holds Q and K as they are.
+    """
+    g = torch.Generator().manual_seed(0)
+    direction = 2.0 * torch.randint(0, 2, (64,), generator=g) - 1
+    far = torch.where(torch.rand(1, 2, 128, 64, generator=g) < 0.02, -12.0, -8.0)
+    k = torch.cat([far, torch.full((1, 2, 64, 64), 3.0)], -2) * direction
+    v = torch.randn(1, 2, 192, 64, generator=g)
+    v[:, :, :128] *= 2.0**121
+    return direction.expand(1, 2, 96, 64).contiguous().to(device), k.to(device), v.to(device)

@@ -1,4 +1,10 @@
-"""The kernels against the reference on the device: shapes, strides, masks, 1,000 random cases and every neighbour."""
+"""The kernels against the reference on the device: shapes, strides, masks, 1,000 random cases and every neighbour.
+
+Two sums of FP32 in another order may leave a code of an operand, or of P, on the other side of a tie. Where a few keys
+make a row, one such code is more than the tolerance: a K moved by an ulp of its mean was seen to move an output by
+2e-3. So the fused kernel is held to its tolerance on the operands that the pre-pass gave it, and by ``nearest``; and
+the pre-pass, whose codes are compared in ``test_prepass``, to ``ONE_CODE``.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +13,44 @@ import random
 import pytest
 import torch
 import witnesses
+from nearest import nearest, off
 from test_mutations import TOLERANCE, fails, neighbours
 
 from mxbench import METHODS
-from mxbench.attention.reference import reference
+from mxbench.attention.reference import reference, walk
 from mxbench.attention.spec import Hadamard
 from mxbench.errors import UserError
 
 pytestmark = pytest.mark.gpu
 
 EMULATED = [name for name in METHODS if name != "fp16"]
+ONE_CODE = 2e-2
 FAST = ("mxfp4", "mxfp4-tfs", "mxfp4-oas", "mxattn", "sage2", "fp8", "vc8")
 
 
-def operands(b, h, nq, nk, d, seed=0, dtype=torch.bfloat16):
-    """Operands with the outliers of a video model: a few large channels, K with a mean, V with groups."""
+def in_fp8_units(path, spec):
+    """Whether FP8 matrix units, which keep about 14 bits, make the scores."""
+    return path == "fast" and spec.q.format == "e4m3"
+
+
+def operands(b, h, nq, nk, d, seed=0, dtype=torch.bfloat16, coarse=False):
+    """Operands with the outliers of a video model: a few large channels, K with a mean, V with groups.
+
+    ``coarse``: E4M3 codes of Q and K are multiples of 64, and their products' sums fit 14 bits. Of other operands those
+    units lose up to 2^-14 of a score of 64, and so many codes of P that the tolerance would be of them.
+    """
     g = torch.Generator("cuda").manual_seed(seed)
     q, k, v = (torch.randn(b, h, n, d, generator=g, device="cuda") for n in (nq, nk, nk))
+    if coarse:
+        q, k = ((2 * x).round().clamp(-7, 7) for x in (q, k))
+        for x in (q, k):
+            x[..., 0] = 7 - 14 * (x[..., 0] < 0).float()  # every group's largest
+        q = q / 2
+        return tuple(x.to(dtype) for x in (q, k, v))
     scale = 1 + 6 * (torch.rand(d, generator=g, device="cuda") < 0.05)
     q, k = q * scale, k * scale + torch.randn(d, generator=g, device="cuda")
     v = v + 2 * torch.randn(8, d, generator=g, device="cuda")[torch.arange(nk, device="cuda") * 8 // max(nk, 1)]
     return tuple(x.to(dtype) for x in (q, k, v))
-
-
-def off(out, true):
-    return float((out.double() - true.double()).norm() / true.double().norm().clamp(min=1e-30))
 
 
 def exact(q, k, v):
@@ -44,19 +63,26 @@ def tolerance(path, spec, q, k, v, true):
     if path == "conformance":
         return 1e-3
     own = off(true, exact(q.float(), k.float(), v.float()))
-    return max(1e-3, own / 50) if spec.p.format == "mxfp4" else max(2e-3, own / 20)
+    return own / 50 if spec.p.format == "mxfp4" else max(2e-3, own / 20)
 
 
-def check(path, spec, q, k, v, **more):
-    from mxbench.kernels.family import compute
+def check(path, spec, q, k, v):
+    """The error, beyond the rounding of an output, and what is allowed; None where the path loses an element."""
+    from prepass_checks import operands_of
+
+    from mxbench.kernels.fused import fused
+    from mxbench.kernels.prepass import hold
 
     before = [x.clone() for x in (q, k, v)]
-    true = reference(q.float(), k.float(), v.float(), spec, **more)
-    got = compute(q, k, v, spec, path, **more)
-    assert got.dtype == q.dtype
+    held = hold(q, k, v, spec, path)
+    if held.lost is not None and int(held.lost):
+        return None
+    got = fused(held, spec, torch.float32)
     assert all(torch.equal(a, b) for a, b in zip(before, (q, k, v), strict=True))
-    # The result is rounded to the operands' type; so is what it is compared with.
-    return off(got, true.to(q.dtype)), tolerance(path, spec, q, k, v, true)
+    ready = operands_of(held)
+    true = reference(q.float(), k.float(), v.float(), spec)
+    assert off(walk(ready, spec), true) <= ONE_CODE
+    return nearest(got, ready, spec), tolerance(path, spec, q, k, v, true)
 
 
 @pytest.mark.parametrize("path", ["conformance", "fast"])
@@ -69,8 +95,22 @@ def test_shapes(method, path):
         if d & (d - 1) and spec.stage(Hadamard):
             continue
         for nq, nk in ((1, 1), (17, 17), (127, 129), (129, 127), (1000, 1000), (5, 4099)):
-            error, allowed = check(path, spec, *operands(1, 2, nq, nk, d, seed=d + nq))
-            assert error <= allowed, (d, nq, nk, error, allowed)
+            tensors = operands(1, 2, nq, nk, d, seed=d + nq, coarse=in_fp8_units(path, spec))
+            found = check(path, spec, *tensors)
+            assert found is not None
+            assert found[0] <= found[1], (d, nq, nk, *found)
+
+
+@pytest.mark.parametrize("path", ["conformance", "fast"])
+@pytest.mark.parametrize("method", EMULATED)
+def test_the_keys_of_a_whole_video(method, path):
+    """75,600 of them, as Wan2.2 has at 720p; ``mxbench bench`` checks as many queries before it times a kernel."""
+    if path == "fast" and method not in FAST:
+        pytest.skip("NVFP4 has no exact 8-bit hold")
+    spec = METHODS[method].spec
+    found = check(path, spec, *operands(1, 2, 300, 75_600, 128, coarse=in_fp8_units(path, spec)))
+    assert found is not None
+    assert found[0] <= found[1], found
 
 
 @pytest.mark.parametrize("path", ["conformance", "fast"])
@@ -78,21 +118,41 @@ def test_shapes(method, path):
 def test_strides_and_masks(method, path):
     if path == "fast" and method not in FAST:
         pytest.skip("NVFP4 has no exact 8-bit hold")
-    spec = METHODS[method].spec
-    q, k, v = operands(2, 3, 300, 300, 64)
-    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    error, allowed = check(path, spec, *strided)
-    assert error <= allowed
-    mask = torch.rand(2, 300, device="cuda") < 0.7
-    error, allowed = check(path, spec, q, k, v, key_mask=mask)
-    assert error <= allowed
     from mxbench.kernels.family import compute
 
+    spec = METHODS[method].spec
+    q, k, v = operands(2, 3, 300, 300, 64, coarse=in_fp8_units(path, spec))
+    found = check(path, spec, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)))
+    assert found is not None
+    assert found[0] <= found[1]
+    mask = torch.rand(2, 300, generator=torch.Generator("cuda").manual_seed(1), device="cuda") < 0.7
+    masked = compute(q, k, v, spec, path, key_mask=mask)
+    assert masked.dtype == q.dtype
+    for b, keys in enumerate(mask):
+        one = q[b : b + 1], k[b : b + 1, :, keys], v[b : b + 1, :, keys]
+        assert torch.equal(masked[b : b + 1], compute(*one, spec, path))
+        found = check(path, spec, *one)
+        assert found is not None
+        assert found[0] <= found[1]
+    assert off(masked, reference(q, k, v, spec, key_mask=mask)) <= ONE_CODE
     mask[1] = False
     k[1], v[1] = float("nan"), float("inf")
     out = compute(q, k, v, spec, path, key_mask=mask)
     assert bool((out[1] == 0).all())
     assert bool(torch.isfinite(out).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("path", ["conformance", "fast"])
+def test_what_compute_returns_is_the_kernel_s_output_in_the_type_of_the_operands(path, dtype):
+    from mxbench.kernels.family import compute
+    from mxbench.kernels.fused import fused
+    from mxbench.kernels.prepass import hold
+
+    spec, tensors = METHODS["mxattn"].spec, operands(1, 2, 129, 300, 64, dtype=dtype)
+    got, wide = compute(*tensors, spec, path), fused(hold(*tensors, spec, path), spec, torch.float32)
+    assert got.dtype == dtype
+    assert off(got, wide) <= torch.finfo(dtype).eps / 2
 
 
 def random_case(rng):
@@ -109,24 +169,30 @@ def random_case(rng):
 
 @pytest.mark.parametrize("lot", range(10))
 def test_a_thousand_random_cases(lot):
+    from mxbench.kernels.fused import unsuited
     from mxbench.kernels.prepass import reason
 
     rng = random.Random(lot)
     done, wrong = 0, []
     while done < 100:
         method, name, spec, path, shape, dtype = random_case(rng)
-        if reason(spec, path, dtype) is not None:
+        if reason(spec, path, dtype) is not None or unsuited(spec, shape[-1]) is not None:
             continue
         if spec.stage(Hadamard) and shape[-1] & (shape[-1] - 1):
             continue
-        q, k, v = operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype)
+        coarse = in_fp8_units(path, spec)
+        if coarse and spec.qk:  # means and rotations leave no coarse grid
+            continue
+        q, k, v = operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype, coarse=coarse)
         try:
-            error, allowed = check(path, spec, q, k, v)
+            found = check(path, spec, q, k, v)
         except UserError:  # a layout that needs the latent grid
             continue
+        if found is None:
+            continue
         done += 1
-        if not error <= allowed:
-            wrong.append((method, name, path, shape, dtype, error, allowed))
+        if not found[0] <= found[1]:
+            wrong.append((method, name, path, shape, dtype, *found))
     assert not wrong, wrong
 
 
@@ -139,11 +205,16 @@ def on_the_device(q, k, v, spec, **more):
 @pytest.mark.parametrize("method", EMULATED)
 def test_the_method_passes_and_no_neighbour_does(method):
     """The mutation test of tests/attention, computed by the kernels: against the oracle, on the same witnesses."""
+    from mxbench.kernels.fused import unsuited
     from mxbench.kernels.prepass import reason
 
     worst = max(witnesses.off(w, method, METHODS[method].spec, on_the_device) for w in witnesses.of(method))
     assert worst < TOLERANCE
-    held = [(name, spec) for name, spec in neighbours(method) if reason(spec, "conformance", torch.float32) is None]
-    assert len(held) >= 12
-    survivors = [name for name, spec in held if not fails(method, spec, on_the_device)]
+    computed = [
+        (name, spec)
+        for name, spec in neighbours(method)
+        if reason(spec, "conformance", torch.float32) is None and unsuited(spec, 64) is None
+    ]
+    assert len(computed) >= 12
+    survivors = [name for name, spec in computed if not fails(method, spec, on_the_device)]
     assert not survivors

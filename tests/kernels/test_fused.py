@@ -202,9 +202,11 @@ def test_compiled_for_sm90_it_feeds_the_matrix_units() -> None:
         "nvfp4-sage,bfloat16,bfloat16,128": ["f32.bf16.bf16"],
         "fp8,e4m3,e4m3,64,overlap=false,packed=false": ["f32.e4m3.e4m3"],
         "mxfp4,e5m2,e5m2,80,descriptors=false,overlap=false": ["f32.e5m2.e5m2"],
+        "mxfp4,bfloat16,bfloat16,64,packed=false": ["f32.bf16.bf16"],
     }
     for case, found in zip(cases, compiled(*cases), strict=True):
         assert found["products"] == cases[case], case
         assert found["scattered"] == [] and found["complaints"] == [], case
         assert found["descriptors"] is ("descriptors=false" not in case), case
+        assert (found["flushed"] == 0) is case.startswith("mxfp4,bfloat16"), case  # P goes down to 2^-127 there
         assert found["stack"] == 0 or case.startswith(("vc8", "fp8", "mxfp4")), case

@@ -7,6 +7,7 @@ import dataclasses
 import held_operands
 import pytest
 import torch
+import witnesses
 
 from mxbench import METHODS, AttentionSpec
 from mxbench.attention.reference import walk
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 pytest.importorskip("triton")
 
 from mxbench.kernels.fused import config_for, fused, interleaved  # noqa: E402
+from mxbench.kernels.prepass import hold  # noqa: E402
 
 SPECS = {name: method.spec for name, method in METHODS.items()}
 Case = tuple[str, str, str]
@@ -125,6 +127,30 @@ def test_a_row_without_a_finite_score_is_nan_and_its_neighbours_are_not(case: Ca
 def test_long_rows_lose_nothing(case: Case) -> None:
     """Sums of many tiles: what FP8 units keep of a product must not be what is kept of the sum."""
     check(SPECS[case[0]], *case[1:], 128, 32768, 128)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("method", ["mxfp4", "mxfp4-tfs", "mxfp4-oas", "mxattn"])
+def test_p_down_to_two_to_the_minus_127(method: str, packed: bool) -> None:
+    """BF16 holds it, and V makes up for it."""
+
+    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
+        held = hold(q.cuda(), k.cuda(), v.cuda(), spec, "conformance")
+        config = dataclasses.replace(config_for("bfloat16", 64), packed=packed)
+        return fused(held, spec, torch.float32, config=config).cpu()
+
+    (far,) = (w for w in witnesses.of(method) if w.name == "far keys")
+    assert witnesses.off(far, method, SPECS[method], compute) < 1e-3
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("rule", ["ocp", "uos", "4"])
+def test_what_a_new_maximum_leaves_of_a_sum_is_not_lost_below_two_to_the_minus_126(rule: str, packed: bool) -> None:
+    z = Quantizer("mxfp4", scale_rule=rule)
+    spec = AttentionSpec(q=z, k=z, v=z, p=z)
+    held, operands = held_operands.held(*held_operands.falling("cuda"), spec, "bfloat16", "bfloat16")
+    got = fused(held, spec, torch.float32, config=dataclasses.replace(config_for("bfloat16", 64), packed=packed))
+    assert distance(got, walk(operands, spec)) < 1e-3
 
 
 def test_offsets_beyond_two_to_the_31() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import ptx_steps
 import pytest
 import torch
+import witnesses
 
 from mxbench import METHODS, AttentionSpec
 from mxbench.attention.reference import Operands, walk
@@ -22,6 +23,7 @@ import triton.language as tl  # noqa: E402
 
 import mxbench.kernels.fused as module  # noqa: E402
 from mxbench.formats.element import E2M1, round_to  # noqa: E402
+from mxbench.kernels import prepass  # noqa: E402
 from mxbench.kernels.packed_jit import _e2m1, _halves_of_units  # noqa: E402
 
 pytestmark = [
@@ -139,6 +141,27 @@ def test_equal_scores_and_blocks_far_below(hold: str) -> None:
     for queries, keys in ((q * 0, k), (torch.ones_like(q) * 4, torch.sign(k[..., :1]).expand_as(k) * 4)):
         held, operands = held_operands.held(queries, keys, v, spec, hold, hold)  # type: ignore[arg-type]
         assert gap(spec, held, operands) < 1e-5
+
+
+@pytest.mark.parametrize("method", ["mxfp4", "mxfp4-tfs", "mxfp4-oas", "mxattn"])
+def test_p_down_to_two_to_the_minus_127(method: str) -> None:
+    """BF16 holds it, and V makes up for it: against the oracle."""
+
+    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
+        held = prepass.hold(q, k, v, spec, "conformance")
+        assert module.constants(spec, held, CONFIG, packable=True)["PACKED"]
+        return module.fused(held, spec, torch.float32, config=CONFIG)
+
+    (far,) = (w for w in witnesses.of(method) if w.name == "far keys")
+    assert witnesses.off(far, method, SPECS[method], compute) < 1e-5
+
+
+@pytest.mark.parametrize("row_sum", ["exact", "quantised"])
+@pytest.mark.parametrize("rule", ["ocp", "uos"])
+def test_a_maximum_that_rises_by_two_to_the_127(rule: str, row_sum: str) -> None:
+    spec = mx(rule, row_sum)
+    held, operands = held_operands.held(*held_operands.falling("cpu"), spec, "bfloat16", "bfloat16")
+    assert gap(spec, held, operands) < 1e-5
 
 
 @triton.jit

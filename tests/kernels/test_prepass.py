@@ -19,21 +19,30 @@ import torch
 
 pytest.importorskip("triton")
 
+from prepass_checks import (
+    DEVICE,
+    PATHS,
+    check,
+    factored,
+    kept,
+    one_for_all,
+    operands,
+    scores,
+    values,
+    wanted,
+)
+
 from mxbench import METHODS
-from mxbench.attention.reference import Operands, prepare
+from mxbench.attention.reference import prepare
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean, VSmooth
 from mxbench.attention.value import GroupingState
 from mxbench.errors import UserError
 from mxbench.formats.block import quantise
 from mxbench.formats.quantizer import Quantizer
-from mxbench.kernels.held import Held
 from mxbench.kernels.prepass import hold, reason
 
-PATHS = ("float32", "conformance", "fast")
 SHAPES = [(1, 2, 1, 64), (2, 1, 17, 32), (1, 1, 129, 80), (1, 2, 193, 128)]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BF16_MAX = torch.finfo(torch.bfloat16).max
 
 MX = Quantizer("mxfp4", scale_rule="uos")
 NV = Quantizer("nvfp4", tensor_scale=True)
@@ -73,103 +82,6 @@ def silent() -> Iterator[None]:
     """NumPy, which stands in for the device, warns where floating point overflows as it should."""
     with np.errstate(all="ignore"):
         yield
-
-
-def grid(*shape: int, seed: int, step: float = 2.0**-6) -> torch.Tensor:
-    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-    return ((x / step).round() * step).clamp(-4, 4)
-
-
-def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, nq: int | None = None) -> list[torch.Tensor]:
-    b, h, n, d = shape
-    sizes = [nq or n, n, n]
-    return [grid(b, h, size, d, seed=i).to(dtype) for i, size in enumerate(sizes)]
-
-
-def kept(tensors: list[torch.Tensor], spec: AttentionSpec, path: str, **options: Any) -> Held:
-    """``hold`` on the device of the tests; what it holds, on the CPU."""
-    held = hold(*(x.to(DEVICE) if x.device.type != DEVICE else x for x in tensors), spec, path, **options)
-    fields = {name: getattr(held, name) for name in Held.__dataclass_fields__}
-    return Held(**{n: x.cpu() if isinstance(x, torch.Tensor) else x for n, x in fields.items()})
-
-
-def wanted(tensors: list[torch.Tensor], spec: AttentionSpec, **options: Any) -> Operands:
-    """``prepare`` on the same device, whose groupings may turn on a rounding; on the CPU."""
-    made = prepare(*(x.to(DEVICE) for x in tensors), spec, **options)
-    fields = {name: getattr(made, name) for name in Operands.__dataclass_fields__}
-    return Operands(**{n: x.cpu() if isinstance(x, torch.Tensor) else x for n, x in fields.items()})
-
-
-def values(held: Held) -> torch.Tensor:
-    """V, times its factors, in the order of the keys."""
-    v = held.v.float()
-    if held.hold_pv in ("e5m2", "e4m3", "int8"):
-        assert not v[..., held.k.shape[-2] :].any()
-        v = v.transpose(-1, -2)[..., : held.k.shape[-2], :]
-    return v if held.v_scale is None else v * held.v_scale[:, :, None, :]
-
-
-def factored(held: Held) -> tuple[torch.Tensor, torch.Tensor]:
-    """Q and K, times their factors."""
-    q, k = held.q.float(), held.k.float()
-    return (
-        q if held.q_scale is None else q * held.q_scale[..., None],
-        k if held.k_scale is None else k * held.k_scale[..., None],
-    )
-
-
-def same(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    return torch.equal(got.nan_to_num(-7e30), expected.nan_to_num(-7e30)) and torch.equal(got.isnan(), expected.isnan())
-
-
-def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return q.double() @ k.double().transpose(-1, -2)
-
-
-def one_for_all(k: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """K's factor that was folded into Q's: ``[B,H,1,1]``, from the largest element; 1 for zeros."""
-    at = k.flatten(-2).nan_to_num(0.0).abs().argmax(-1, keepdim=True)
-    ratio = expected.flatten(-2).gather(-1, at) / k.flatten(-2).gather(-1, at)
-    return torch.where(ratio.isfinite(), ratio, torch.ones_like(ratio))[..., None]
-
-
-def alike(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    """All but a few: an element in a thousand may stand beside a tie of its code."""
-    close = torch.isclose(got, expected, rtol=1e-5, atol=0, equal_nan=True)
-    return bool(close.float().mean() > 0.999)
-
-
-def check(held: Held, expected: Operands, spec: AttentionSpec) -> None:
-    """Held values times factors against the reference's operands."""
-    assert all(x.is_contiguous() for x in (held.q, held.k, held.v))
-    assert same(values(held), expected.v)
-    q, k = factored(held)
-    # K less its mean has all the bits of FP32: its rotation is rounded, in another order here and there. And a device
-    # may make the mean itself by a product.
-    mean, rotate = spec.stage(KMean) is not None, spec.stage(Hadamard) is not None
-    equal = alike if mean and (rotate or DEVICE != "cpu") else same
-    if held.k_scale is None and not same(q, expected.q):  # one factor of all keys, which stands with the queries
-        assert held.q_scale is not None
-        got, right = scores(q, k), scores(expected.q, expected.k)
-        bound = (1e-2 if equal is alike else 1e-6) * scores(expected.q.abs(), expected.k.abs())
-        assert torch.equal(got.isnan(), right.isnan())
-        assert ((got - right).abs() <= bound)[~right.isnan()].all()
-    else:
-        assert same(q, expected.q)
-        assert equal(k, expected.k)
-    assert (held.mean is None) == (expected.mean is None)
-    if held.mean is not None and expected.mean is not None:
-        mean = held.mean if held.v_scale is None else held.mean * held.v_scale[:, :, None, :]
-        if held.v_scale is None or held.hold_pv in ("int8", "e4m3", "e5m2"):
-            assert same(mean, expected.mean)
-        else:
-            torch.testing.assert_close(mean, expected.mean, rtol=2e-7, atol=0, equal_nan=True)
-    assert (held.owed is None) == (expected.owed is None)
-    if held.owed is not None:
-        assert held.owed_rows == expected.owed_rows
-        torch.testing.assert_close(held.owed, expected.owed, rtol=1e-5, atol=1e-4, equal_nan=True)
-    if held.lost is not None:
-        assert int(held.lost) == 0
 
 
 def fits(spec: AttentionSpec, shape: tuple[int, ...]) -> bool:
@@ -287,93 +199,6 @@ def test_offsets_beyond_two_to_the_31() -> None:
     for name in ("mxattn", "vc8"):
         spec = METHODS[name].spec
         check(kept(views, spec, "fast"), wanted(plain, spec), spec)
-
-
-def hostile() -> dict[str, list[torch.Tensor]]:
-    def changed(**changes: tuple[Any, float]) -> list[torch.Tensor]:
-        tensors = dict(zip("qkv", operands((1, 2, 150, 32)), strict=True))
-        for letter, (at, value) in changes.items():
-            tensors[letter][at] = value
-        return list(tensors.values())
-
-    everywhere, channel = (...,), (..., 5)
-    block = (slice(None), slice(None), slice(16, 48), slice(None))
-    one = (0, 1, 21, 19)
-    tensors = {
-        "zeros": changed(q=(everywhere, 0.0), k=(everywhere, 0.0), v=(everywhere, 0.0)),
-        "zero channels": changed(q=(channel, 0.0), k=(channel, 0.0), v=(channel, 0.0)),
-        "zero blocks": changed(q=(block, 0.0), k=(block, 0.0), v=(block, 0.0)),
-        "constant v": changed(v=(everywhere, 1.375)),
-        "nan": changed(q=(one, float("nan")), k=(one, float("nan")), v=(one, float("nan"))),
-        "inf": changed(q=(one, float("inf")), k=((0, 0, 3, 1), float("-inf")), v=(one, float("inf"))),
-        "huge v": changed(v=(one, BF16_MAX)),
-        "huge q": changed(q=(one, -BF16_MAX)),
-    }
-    q, k, v = operands((1, 2, 150, 32))
-    tensors["a large mean of k"] = [q, k + 64, v]
-    tensors["tiny"] = [x * 2.0**-100 for x in operands((1, 2, 150, 32))]
-    tensors["subnormal"] = [x * 2.0**-128 for x in operands((1, 2, 150, 32))]
-    tensors["huge"] = [x * 2.0**120 for x in operands((1, 2, 150, 32))]
-    return tensors
-
-
-@pytest.mark.parametrize("case", hostile())
-@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "nvfp4-sage", "sage2", "fp8"])
-def test_hostile_inputs(name: str, case: str) -> None:
-    spec, tensors = METHODS[name].spec, hostile()[case]
-    expected = wanted(tensors, spec)
-    for path in ("conformance", "fast"):
-        if reason(spec, path, torch.bfloat16) is not None:
-            continue
-        held = kept(tensors, spec, path)
-        if held.lost is not None and int(held.lost):  # the caller refuses it
-            assert case in ("huge v", "huge q", "subnormal")
-        # The factor of a pair of operands may leave FP32 where those of the two do not: what it stands for does too.
-        elif case not in ("huge", "tiny", "subnormal") or held.k_scale is not None or held.q_scale is None:
-            check(held, expected, spec)
-
-
-@pytest.mark.parametrize("case", ["nan", "inf", "zeros", "zero blocks"])
-@pytest.mark.parametrize("name", ["mxattn", "vc8", "vc4"])
-def test_hostile_inputs_with_a_rotation(name: str, case: str) -> None:
-    """NaN and zeros stand where the reference has them; the sums of what is left may be rounded otherwise."""
-    spec, tensors = METHODS[name].spec, hostile()[case]
-    expected = wanted(tensors, spec)
-    for path in ("conformance", "fast"):
-        if reason(spec, path, torch.bfloat16) is None:
-            held = kept(tensors, spec, path)
-            q, k = factored(held)
-            for got, right in ((q, expected.q), (k, expected.k), (values(held), expected.v)):
-                assert torch.equal(got.isnan(), right.isnan())
-                assert ((got == 0) == (right == 0)).float().mean() > 0.999
-
-
-def test_what_e5m2_cannot_hold_is_counted() -> None:
-    spec, tensors = METHODS["mxfp4"].spec, operands((1, 2, 96, 64))
-    for x in tensors[1:]:
-        x[0, 0, 32:64, :32] *= 2.0**-40
-    held = kept(tensors, spec, "fast")
-    expected = wanted(tensors, spec)
-    gone = sum(int((x[0, 0, 32:64, :32] != 0).sum()) for x in (expected.k, expected.v))
-    assert held.lost is not None
-    assert int(held.lost) == gone > 1000
-    # Each row of Q has a power of two of its own.
-    tensors = operands((1, 2, 96, 64))
-    tensors[0][0, 0, 32:64] *= 2.0**-40
-    check(kept(tensors, spec, "fast"), wanted(tensors, spec), spec)
-
-
-def test_every_exponent_that_e5m2_has_is_used() -> None:
-    """A block is exact at 28 powers of two below the largest, and is counted at 29."""
-    spec = METHODS["mxfp4-tfs"].spec
-    for below, lost in ((28, 0), (29, 1)):
-        tensors = operands((1, 1, 64, 32))
-        tensors[1][...] = 0
-        tensors[1][0, 0, 3, 0] = 6.0
-        tensors[1][0, 0, 4, :3] = torch.tensor([6.0, 0.5, 1.5]) * 2.0**-below
-        held = kept(tensors, spec, "fast")
-        assert held.lost is not None
-        assert (int(held.lost) > 0) == bool(lost)
 
 
 def test_groupings_of_a_render() -> None:

@@ -10,7 +10,7 @@ import mxbench
 from mxbench.attention.methods import METHODS
 from mxbench.errors import UserError
 from mxbench.models.attach import attach
-from mxbench.policy import Rule, Schedule, Selector, Use
+from mxbench.policy import Rule, Schedule, Selector, Use, as_schedule
 
 
 def call(nano, tiny, seed=0, **changes):
@@ -117,6 +117,23 @@ def test_methods_with_state_run_over_the_experts(nano, tiny):
         assert first is None or torch.equal(first, out)
         first = out
     assert {key[0] for key in seam._state.groupings} <= {0, 1}
+
+
+def test_what_fast_cannot_hold_is_counted_by_the_seam_and_the_render(nano, tiny, monkeypatch):
+    seen = []
+
+    def attend(q, k, v, spec, *, impl, site, state, tally):
+        seen.append(impl)
+        tally.widened += site.layer == 3
+        return plain(q, k, v)
+
+    monkeypatch.setattr("mxbench.models.attach.attend", attend)
+    with attach(nano.pipe, "mxattn", impl="fast") as seam:
+        call(nano, tiny)
+    assert seam.widened == 3 * 2  # steps and branches
+    render = nano.render("x", 0, tiny, as_schedule("mxattn"), "fast")
+    assert (render.calls, render.nonfinite_calls, render.widened_calls) == (3 * 2 * 8, 0, 3 * 2)
+    assert set(seen) == {"fast"}
 
 
 def test_non_finite_operands_are_counted(nano, tiny):

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,43 @@ def test_a_second_run_renders_nothing_and_a_larger_one_only_what_is_new(tmp_path
     assert (tmp_path / "report.md").read_bytes() == report
     outcome, model, _ = go(tmp_path, methods=["mxfp4", "fp8"], prompts=["two", "three"])
     assert Counter(name for name, *_ in model.rendered) == {"fp16": 2, "mxfp4": 1, "fp8": 2}
+
+
+def test_a_function_beside_a_method_leaves_the_method_to_the_impl_that_was_asked_for(tmp_path):
+    asked = []
+
+    class Asked(FakeModel):
+        def render(self, prompt, seed, sampling, schedule, impl, on_step=None):
+            asked.append((schedule.name, impl))
+            return super().render(prompt, seed, sampling, schedule, impl, on_step)
+
+    mine = {"function": "torch.nn.functional:scaled_dot_product_attention"}
+    rows = [
+        {"name": "mine", **mine},
+        {"name": "both", "rules": [{"layers": 0, "use": mine}, {"use": "mxattn"}]},
+        {"name": "hybrid", "rules": [{"layers": 0, "use": "fp16"}, {"use": "mxattn"}]},
+    ]
+    go(tmp_path / "a", Asked(), prompts=["one"], noise_floor=False, methods=rows, impl="reference")
+    assert asked == [("fp16", "sdpa"), ("mine", "auto"), ("both", "reference"), ("hybrid", "reference")]
+    asked.clear()
+    go(tmp_path / "b", Asked(), prompts=["one"], noise_floor=False, methods=rows)
+    assert asked == [("fp16", "sdpa"), ("mine", "auto"), ("both", "reference"), ("hybrid", "auto")]
+
+
+def test_calls_that_were_widened_are_named_in_the_report(tmp_path):
+    class Widened(FakeModel):
+        def render(self, prompt, seed, sampling, schedule, impl, on_step=None):
+            made = super().render(prompt, seed, sampling, schedule, impl, on_step)
+            return replace(made, widened_calls={"mxfp4": 3, "mxattn": 2}.get(schedule.name, 0))
+
+    go(tmp_path, Widened())
+    note = "Attention calls of fast whose operands span more than E5M2 holds, computed by conformance: "
+    assert note + "MXFP4 (OCP) 6, MXAttention 4." in (tmp_path / "report.md").read_text(encoding="utf-8")
+    outcome, _, _ = go(tmp_path)
+    assert outcome.rendered == 0
+    assert note in (tmp_path / "report.md").read_text(encoding="utf-8")
+    go(tmp_path / "none")
+    assert "E5M2" not in (tmp_path / "none" / "report.md").read_text(encoding="utf-8")
 
 
 def test_one_prompts_reference_comes_before_what_is_compared_with_it(tmp_path):

@@ -4,6 +4,7 @@ import errno
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def test_a_cell_comes_back_exactly(tmp_path):
     assert store.clip(one.id).fps == 8
     assert store.describe(one.id) == one.describe()
     assert store.cell_ids() == [one.id]
+
+
+def test_counts_of_calls_stand_in_the_status_and_an_older_one_has_none(tmp_path):
+    store = Store(tmp_path, create=True)
+    store.put(cell(), replace(render(), nonfinite_calls=3, widened_calls=5), {}, None)
+    status = store.status(cell().id)
+    assert (status.nonfinite_calls, status.widened_calls) == (3, 5)
+    path = tmp_path / "cells" / cell().id / "status.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    del kept["widened_calls"]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    status = store.status(cell().id)
+    assert (status.state, status.nonfinite_calls, status.widened_calls) == ("done", 3, 0)
 
 
 def test_ids_are_the_hash_of_the_description():
