@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fmt smoke setup clean
+.PHONY: demo test check fmt smoke gpu setup clean
 
 setup: $(READY)
 
@@ -22,6 +22,10 @@ demo: setup
 test: check smoke
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Tests that need a CUDA device, which CI has not.
+gpu: setup
+	$(BIN)/python -m pytest -m gpu -n 8 --dist worksteal
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,4 +40,4 @@ fmt: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) results/smoke results/demo
+	rm -rf $(VENV) results/smoke results/demo/cells results/demo/plans results/demo/errors results/demo/previews

@@ -72,6 +72,7 @@ def test_methods(case: Case) -> None:
         {"packed": False},
         {"descriptors": False},
         {"overlap": False},
+        {"block_m": 128, "num_warps": 8, "overlap": True},
         {"block_m": 64, "num_warps": 4, "num_stages": 2, "overlap": False, "registers": 168},
         {"block_m": 64, "num_warps": 4, "num_stages": 2},
     ],
