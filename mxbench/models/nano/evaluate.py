@@ -93,11 +93,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--strips", type=Path, help="read the clips of such a picture and render nothing")
     add("--json", action="store_true")
     got = parser.parse_args(arguments)
+    for name in ("limit", "seen", "steps", "batch", "columns"):
+        if (value := getattr(got, name)) is not None and value < 1:
+            raise UserError(f"--{name} {value} leaves nothing to do", "give 1 or more")
     from PIL import Image
 
     scenes = (heldout.scenes() if got.seen is None else seen(got.seen))[: got.limit]
     if got.strips is not None:
-        clips = cut(np.asarray(Image.open(got.strips).convert("RGB")))[: len(scenes)]
+        try:
+            clips = cut(np.asarray(Image.open(got.strips).convert("RGB")))[: len(scenes)]
+        except (OSError, ValueError):
+            raise UserError(f"{got.strips} is no picture that --out has made", "give its strips.png") from None
+        if len(clips) < len(scenes):
+            raise UserError(f"{got.strips} holds {len(clips)} clips of {len(scenes)} prompts", "give that --limit too")
     else:
         device = resolve(got.device)
         pipe = placed(build.trained(got.weights), device, half=got.half)

@@ -6,11 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
+from mxbench.errors import UserError
 from mxbench.models.nano import heldout
-from mxbench.models.nano.evaluate import evaluate, table, true_clips
+from mxbench.models.nano.evaluate import evaluate, main, seen, table, true_clips
 from mxbench.models.nano.judge import compare, judge, rates, total
 from mxbench.models.nano.reader import Object, Reading
-from mxbench.models.nano.scene import Scene, Thing
+from mxbench.models.nano.scene import Scene, Thing, held_out
 from mxbench.models.nano.show import SHOWN, cut, strips
 
 SCENES = heldout.scenes()[:24]
@@ -54,6 +55,33 @@ def test_other_prompts_are_at_chance_and_a_picture_keeps_the_clips(clips):
     lines = table(found).splitlines()
     assert lines[0].split() == ["clips", "shuffled"]
     assert lines[-1].startswith("all")
+
+
+def test_a_few_clips_are_shuffled_among_themselves_and_one_has_no_other_prompt(clips):
+    found = evaluate(clips[:3], SCENES[:3])
+    assert found["shuffled"]["all"] < found["clips"]["all"]
+    assert evaluate(clips[:1], SCENES[:1])["shuffled"] == {}
+    assert "–" in table(evaluate(clips[:1], SCENES[:1])).splitlines()[-1]
+
+
+def test_prompts_to_choose_settings_on_are_not_held_out():
+    things = [(t.colour, t.shape, t.motion) for scene in seen(50) for t in scene.things]
+    assert len(things) > 60
+    assert not any(held_out(*thing) for thing in things)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--limit", "0"], "--limit 0 leaves nothing to do"),
+        (["--seen", "-2"], "--seen -2 leaves nothing to do"),
+        (["--strips", "missing.png"], "no picture that --out has made"),
+        (["--weights", "missing"], "missing"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(arguments, said):
+    with pytest.raises(UserError, match=said):
+        main(arguments)
 
 
 @pytest.mark.parametrize("frames", [np.zeros((5, 128, 128, 3), np.uint8), np.full((3, 96, 128, 3), 112, np.uint8)])

@@ -17,6 +17,7 @@ from mxbench.models.nano.train.blocks import Rotating
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import tokens
 from mxbench.models.nano.train.optimise import Muon, adamw, orthogonal
+from mxbench.models.nano.train.options import parse
 from mxbench.models.nano.train.state import TOY
 from mxbench.models.nano.train.step import Recorded, eager
 from mxbench.models.nano.train.text import CLASSES, embed, labelled
@@ -150,6 +151,13 @@ def toy(tmp_path, *more: str) -> None:
 
 def lines(tmp_path) -> list[dict]:
     return [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
+
+
+def test_a_toy_takes_toy_times_unless_told_otherwise():
+    assert sum(parse([]).minutes.values()) == 38
+    assert sum(parse(["--toy"]).minutes.values()) < 0.5
+    told = parse(["--toy", "--minutes-joint", "3"]).minutes
+    assert told == parse(["--toy"]).minutes | {"joint": 3}
 
 
 @pytest.mark.slow

@@ -11,6 +11,9 @@ __all__ = ["STAGES", "Options", "parse"]
 
 STAGES = ("vae", "text", "joint", "experts", "export")
 
+_MINUTES = {"vae": 8.5, "text": 0.5, "joint": 15.0, "experts": 14.0}
+_TOY_MINUTES = {"vae": 0.1, "text": 0.05, "joint": 0.1, "experts": 0.1}
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -44,10 +47,27 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--folder", type=Path, default=Path("nano-training"), help="checkpoints, optimiser state and log")
     add("--out", type=Path, default=Path("nano-weights"), help="where weights, facts, log and preview are exported to")
     add("--from", type=Path, dest="start_from", help="an exported folder to go on from where --folder holds no stage")
-    add("--minutes-vae", type=float, default=8.5, help="GPU minutes of the VAE, shared by all GPUs")
-    add("--minutes-text", type=float, default=0.5, help="GPU minutes of the text encoder")
-    add("--minutes-joint", type=float, default=15.0, help="GPU minutes of one DiT over all times")
-    add("--minutes-experts", type=float, default=14.0, help="GPU minutes of both experts together")
+    add(
+        "--minutes-vae",
+        type=float,
+        default=argparse.SUPPRESS,
+        help="GPU minutes of the VAE, shared by all GPUs (8.5; toy: 0.1)",
+    )
+    add(
+        "--minutes-text", type=float, default=argparse.SUPPRESS, help="GPU minutes of the text encoder (0.5; toy: 0.05)"
+    )
+    add(
+        "--minutes-joint",
+        type=float,
+        default=argparse.SUPPRESS,
+        help="GPU minutes of one DiT over all times (15; toy: 0.1)",
+    )
+    add(
+        "--minutes-experts",
+        type=float,
+        default=argparse.SUPPRESS,
+        help="GPU minutes of both experts together (14; toy: 0.1)",
+    )
     add("--stop-after", type=float, default=1e9, help="seconds after which to save, export and end")
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
     add("--batch-text", type=int, default=512, help="captions a step and GPU")
@@ -61,7 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--no-record", action="store_true", help="without CUDA graphs: every kernel launched by itself")
     add("--no-look", action="store_true", help="export without the previews")
     add("--seed", type=int, default=0, help="of weights and data")
-    add("--toy", action="store_true", help="tiny networks and batches: does every path run?")
+    add("--toy", action="store_true", help="tiny networks, batches and times: does every path run?")
     got = parser.parse_args(arguments)
     toy = got.toy
     stages = tuple(got.stage.split(","))
@@ -73,10 +93,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         out=got.out,
         start_from=got.start_from,
         minutes={
-            "vae": got.minutes_vae,
-            "text": got.minutes_text,
-            "joint": got.minutes_joint,
-            "experts": got.minutes_experts,
+            name: minutes if (given := getattr(got, f"minutes_{name}", None)) is None else given
+            for name, minutes in (_TOY_MINUTES if toy else _MINUTES).items()
         },
         stop_after=got.stop_after,
         batch={
