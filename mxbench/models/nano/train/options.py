@@ -43,31 +43,19 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
+
+    def minutes(stage: str, about: str) -> None:
+        usual = f"{_MINUTES[stage]:g}; toy: {_TOY_MINUTES[stage]:g}"
+        add(f"--minutes-{stage}", type=float, default=argparse.SUPPRESS, help=f"GPU minutes of {about} ({usual})")
+
     add("--stage", default=",".join(STAGES), help=f"stages to run, of {', '.join(STAGES)}")
     add("--folder", type=Path, default=Path("nano-training"), help="checkpoints, optimiser state and log")
     add("--out", type=Path, default=Path("nano-weights"), help="where weights, facts, log and preview are exported to")
     add("--from", type=Path, dest="start_from", help="an exported folder to go on from where --folder holds no stage")
-    add(
-        "--minutes-vae",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="GPU minutes of the VAE, shared by all GPUs (8.5; toy: 0.1)",
-    )
-    add(
-        "--minutes-text", type=float, default=argparse.SUPPRESS, help="GPU minutes of the text encoder (0.5; toy: 0.05)"
-    )
-    add(
-        "--minutes-joint",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="GPU minutes of one DiT over all times (15; toy: 0.1)",
-    )
-    add(
-        "--minutes-experts",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="GPU minutes of both experts together (14; toy: 0.1)",
-    )
+    minutes("vae", "the VAE, shared by all GPUs")
+    minutes("text", "the text encoder")
+    minutes("joint", "one DiT over all times")
+    minutes("experts", "both experts together")
     add("--stop-after", type=float, default=1e9, help="seconds after which to save, export and end")
     add("--batch-vae", type=int, default=32, help="clips a step and GPU")
     add("--batch-text", type=int, default=512, help="captions a step and GPU")
