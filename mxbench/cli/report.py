@@ -17,7 +17,7 @@ Examples:
 
 
 @click.command("report", epilog=_EPILOG)
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
+@click.argument("folders", nargs=-1, metavar="DIR...")
 @click.option(
     "-f", "--format", "form", type=click.Choice(["terminal", "md", "csv", "json"]), default="terminal",
     show_default=True, help="What to print.",
@@ -42,6 +42,10 @@ def command(
     from mxbench.report.strips import write_strips
     from mxbench.runs.store import Store
 
+    if not folders and published is not None and Path(published).is_dir():
+        folders, published = (published,), "same"  # `--published DIR`: the folder, and no model's name
+    if not folders:
+        raise click.UsageError("Missing argument 'DIR...'.")
     stores = [Store(Path(folder)) for folder in folders]
     for store in stores:
         for name in store.plans():

@@ -22,3 +22,14 @@ def mxbench_cli(monkeypatch, capsys, tmp_path):
         return stop.value.code, captured.out, captured.err
 
     return invoke
+
+
+@pytest.fixture
+def fake_model(monkeypatch):
+    from fakes import FakeModel
+
+    from mxbench.runs import runner
+
+    model = FakeModel()
+    monkeypatch.setitem(runner.run.__kwdefaults__, "loader", lambda *_: model)
+    return model

@@ -16,7 +16,7 @@ from mxbench.models.nano.draw import draw
 from mxbench.models.nano.train.blocks import prepared
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder, Pool, tokens
-from mxbench.models.nano.train.loop import Log, train
+from mxbench.models.nano.train.loop import Log
 from mxbench.models.nano.train.optimise import optimisers
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
@@ -111,18 +111,7 @@ def run_joint(options: Options, session: Session, log: Log) -> None:
         log(stage="joint", pool=pool.size, std=float(pool.latents.float().std()))
         with prepared(dit, session):
             task = _task(options, session, pool, dit, 0.0, 1.0)
-            budget = options.minutes["joint"] * 60 / world.size
-            train(
-                trainee,
-                task,
-                world,
-                log,
-                name="joint",
-                budget=budget,
-                stop_at=session.stop_at,
-                path=path,
-                record=session.record,
-            )
+            session.train("joint", trainee, task, path, log, seconds=options.minutes["joint"] * 60 / world.size)
         feeder.close()
         session.note("joint", trainee, log, processes=world.size)
     dit.load_state_dict(trainee.averaged()["transformer"])
@@ -160,7 +149,7 @@ def _trainee(expert: int, options: Options, session: Session) -> Trainee:
     return Trainee({_name(expert): dit}, optimisers(dit, options.rate["experts"], session.world.device))
 
 
-def _expert(expert: int, options: Options, session: Session, world: Any, log: Log, budget: float) -> None:
+def _expert(expert: int, options: Options, session: Session, world: Any, log: Log, seconds: float) -> None:
     stage = f"expert-{expert + 1}"
     trainee = _trainee(expert, options, session)
     path = session.resume(stage, trainee)
@@ -174,17 +163,7 @@ def _expert(expert: int, options: Options, session: Session, world: Any, log: Lo
         dit = session.parts[_name(expert)]
         with prepared(dit, session):
             task = _task(options, session, pool, dit, low, high)
-            train(
-                trainee,
-                task,
-                world,
-                log,
-                name=stage,
-                budget=budget,
-                stop_at=session.stop_at,
-                path=path,
-                record=session.record,
-            )
+            session.train(stage, trainee, task, path, log, seconds=seconds, world=world)
         feeder.close()
     else:
         trainee.save(path)

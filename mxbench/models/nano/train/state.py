@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from mxbench.models.nano import build, weights
-from mxbench.models.nano.train.loop import Log
+from mxbench.models.nano.train.loop import Log, train
 from mxbench.models.nano.train.options import Options
-from mxbench.models.nano.train.trainee import Trainee
+from mxbench.models.nano.train.trainee import Task, Trainee
 from mxbench.models.nano.train.world import World
 
 __all__ = ["TOY", "Session"]
@@ -99,6 +99,30 @@ class Session:
             trainee.elapsed, trainee.step, trainee.done = (self.facts[stage][k] for k in ("elapsed", "step", "done"))
             trainee.averages = [p.detach().clone() for p in trainee.parameters]
         return path
+
+    def train(
+        self,
+        name: str,
+        trainee: Trainee,
+        task: Task,
+        path: Path,
+        log: Log,
+        *,
+        seconds: float,
+        world: World | None = None,
+    ) -> None:
+        """Train a stage, see ``loop.train``: with the time that is left to this call, on ``world`` or all processes."""
+        train(
+            trainee,
+            task,
+            world or self.world,
+            log,
+            name=name,
+            budget=seconds,
+            stop_at=self.stop_at,
+            path=path,
+            record=self.record,
+        )
 
     def export(self, log: Log) -> None:
         """Write the networks trained so far, the facts and the log to the output folder."""

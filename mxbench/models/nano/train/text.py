@@ -29,7 +29,7 @@ from mxbench.models.nano.scene import (
     spoken,
 )
 from mxbench.models.nano.train.data import TEXT
-from mxbench.models.nano.train.loop import Log, train
+from mxbench.models.nano.train.loop import Log
 from mxbench.models.nano.train.optimise import adamw
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
@@ -148,17 +148,8 @@ def run(options: Options, session: Session, log: Log) -> None:
             )
             return found
 
-        train(
-            trainee,
-            Task(lambda _: None, loss),
-            world,
-            log,
-            name="text",
-            budget=options.minutes["text"] * 60 / world.size,
-            stop_at=session.stop_at,
-            path=path,
-            record=session.record,
-        )
+        seconds = options.minutes["text"] * 60 / world.size
+        session.train("text", trainee, Task(lambda _: None, loss), path, log, seconds=seconds)
     for name, state in trainee.averaged().items():
         {"text_encoder": text_encoder, "heads": heads}[name].load_state_dict(state)
     text_encoder.eval().requires_grad_(False)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from mxbench.models.nano.draw import draw
 from mxbench.models.nano.train.codec import Codec
 from mxbench.models.nano.train.data import Feeder
-from mxbench.models.nano.train.loop import Log, train
+from mxbench.models.nano.train.loop import Log
 from mxbench.models.nano.train.optimise import for_vae
 from mxbench.models.nano.train.options import Options
 from mxbench.models.nano.train.state import Session
@@ -86,19 +86,9 @@ def run(options: Options, session: Session, log: Log) -> None:
             return _loss(x, out.float(), mean, log_variance)
 
         torch.manual_seed(options.seed * 1000 + world.rank + trainee.step)
-        budget = options.minutes["vae"] * 60 / world.size
         torch.backends.cudnn.benchmark = True
-        train(
-            trainee,
-            Task(prepare, loss),
-            world,
-            log,
-            name="vae",
-            budget=budget,
-            stop_at=session.stop_at,
-            path=path,
-            record=session.record,
-        )
+        seconds = options.minutes["vae"] * 60 / world.size
+        session.train("vae", trainee, Task(prepare, loss), path, log, seconds=seconds)
         torch.backends.cudnn.benchmark = False
         feeder.close()
     vae.load_state_dict(trainee.averaged()["vae"])

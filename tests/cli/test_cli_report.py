@@ -1,0 +1,46 @@
+"""``mxbench report``: every form, damaged files, published figures."""
+
+import json
+from pathlib import Path
+
+from cli_checks import error, one_line
+
+
+def test_report_prints_every_form(mxbench_cli, fake_model):
+    mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "3", "-o", "out", "-q")
+    assert "MXAttention" in mxbench_cli("report", "out")[1]
+    assert mxbench_cli("report", "out", "-f", "md")[1].encode() == Path("out/report.md").read_bytes()
+    assert mxbench_cli("report", "out", "-f", "csv")[1].encode() == Path("out/report.csv").read_bytes()
+    assert json.loads(mxbench_cli("report", "out", "-f", "json")[1])
+    one_line(*error(mxbench_cli("report", "nowhere")), "no results folder")
+    one_line(*error(mxbench_cli("report", ".")), "holds no results")
+
+
+def test_damaged_files_are_named_and_cost_nothing_else(mxbench_cli, fake_model):
+    arguments = ("run", "-a", "mxfp4", "-n", "1", "-M", "psnr", "-o", "out", "-q")
+    mxbench_cli(*arguments)
+    report = Path("out/report.md").read_bytes()
+    scores = [path for path in Path("out/cells").glob("*/scores/psnr*") if path.parents[1].name]
+    scores[0].write_text("{bad")
+    assert "not scored yet" in mxbench_cli("report", "out", "-f", "md")[1]
+    (scores[0].parents[1] / "status.json").write_text("{bad")
+    assert "damaged" in mxbench_cli("report", "out", "-f", "md")[1]
+    Path("out/plans/nano.json").write_text("{bad")
+    one_line(*error(mxbench_cli("report", "out")), "nano.json is damaged", "run the recipe again")
+    assert mxbench_cli(*arguments)[0] == 0
+    assert Path("out/report.md").read_bytes() == report
+
+
+def test_published_figures_stand_beside_the_measured_ones(mxbench_cli, fake_model, monkeypatch):
+    mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "3", "-o", "out", "-q")
+    code, out, _ = mxbench_cli("report", "out", "--published", "Wan2.2", "-f", "md")
+    assert code == 0
+    assert "15.58" in out  # MXFP4 (OCP), Wan2.2, PSNR, in the MXAttention paper's Table 2
+    one_line(*error(mxbench_cli("report", "out", "--published")), "nothing is published for the model nano")
+
+
+def test_a_folder_after_published_is_the_folder(mxbench_cli, fake_model):
+    mxbench_cli("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-q")
+    assert mxbench_cli("report", "--published", "out") == mxbench_cli("report", "out", "--published")
+    one_line(*error(mxbench_cli("report", "--published", "Wan2.2")), "Missing argument 'DIR...'")
+    one_line(*error(mxbench_cli("report")), "Missing argument 'DIR...'")
