@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeModel
 from skimage.metrics import peak_signal_noise_ratio
 
-from mxbench.analysis.renders import main, pairs
+from mxbench.analysis.renders import compared, main, pairs
 from mxbench.cli.progress import Silent
 from mxbench.errors import UserError
 from mxbench.runs.plan import expand
@@ -17,7 +17,7 @@ from mxbench.runs.runner import run
 from mxbench.runs.store import Store
 
 FIELDS = {
-    "prompts": ["one", "two"],
+    "prompts": ["one", "two", "three", "four"],
     "methods": ["mxfp4", "mxattn"],
     "sampling": {"frames": 5, "steps": 2},
     "metrics": ["psnr"],
@@ -52,29 +52,41 @@ def test_a_small_difference_is_within_the_noise_floor_and_a_large_one_is_named(t
     go(tmp_path / "c", Other(90))
     found = pairs(one, near)
     prompts = [prompt["id"] for prompt in one.plans()["t"]["prompts"]]
-    assert [p.method for p in found] == ["fp16"] * 2 + ["mxfp4"] * 2 + ["mxattn"] * 2
-    assert all({a.prompt, b.prompt} == set(prompts) for a, b in zip(found[::2], found[1::2], strict=True))
+    assert [p.method for p in found] == ["fp16"] * 4 + ["mxfp4"] * 4 + ["mxattn"] * 4
+    assert all({p.prompt for p in found[i : i + 4]} == set(prompts) for i in (0, 4, 8))
     assert all(pair.same for pair in found)
     assert {pair.psnr for pair in found if pair.method != "mxattn"} == {100.0}
     row = next(row for row in one.plans()["t"]["rows"] if row["key"] == "mxattn")
-    for pair in found[-2:]:
+    exact = one.plans()["t"]["rows"][0]
+    for pair in found[-4:]:
         cell = row["cells"][pair.prompt]["0"]
         a, b = one.clip(cell).frames, near.clip(cell).frames
         expected = np.mean([peak_signal_noise_ratio(x, y) for x, y in zip(a, b, strict=True)])
         assert pair.psnr == pytest.approx(expected, abs=1e-9)
-    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    assert "| mxattn | reference and reference | 2 |" in capsys.readouterr().out
+        c = one.clip(exact["cells"][pair.prompt]["0"]).frames
+        for frames, far in zip((a, b), pair.from_fp16, strict=True):
+            expected = np.mean([peak_signal_noise_ratio(x, y) for x, y in zip(c, frames, strict=True)])
+            assert far == pytest.approx(expected, abs=1e-9)
+    small = compared(found)["mxattn"]
+    assert small.differs  # a little further from FP16 on every prompt
+    assert -0.3 < small.difference[0] < 0
+    go(tmp_path / "d", Other(0))
+    assert main([str(tmp_path / "a"), str(tmp_path / "d")]) == 0
+    assert "| mxattn | reference and reference | 4 |" in capsys.readouterr().out
     assert main([str(tmp_path / "a"), str(tmp_path / "c"), "--json"]) == 1
     listed = json.loads(capsys.readouterr().out)
-    assert [p["same"] for p in listed] == [True] * 4 + [False] * 2
-    assert all(p["psnr"] < p["floor"] - 1 for p in listed[4:])
+    assert [p["same"] for p in listed] == [True] * 8 + [False] * 4
+    assert all(p["psnr"] < p["floor"] - 1 for p in listed[8:])
+    each = compared(pairs(one, Store(tmp_path / "c")))
+    assert [each[name].differs for name in ("fp16", "mxfp4", "mxattn")] == [False, False, True]
+    assert each["mxattn"].difference[0] < -5
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"sampling": {"frames": 5, "steps": 3}}, "differ in sampling"),
-        ({"prompts": ["three"], "methods": ["mxfp4"]}, "no render is in both runs"),
+        ({"prompts": ["five"], "methods": ["mxfp4"]}, "no render is in both runs"),
     ],
 )
 def test_runs_that_cannot_be_compared(tmp_path, changes, said):
