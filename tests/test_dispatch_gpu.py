@@ -7,6 +7,7 @@ import torch
 
 from mxbench import METHODS, attach, attend
 from mxbench.attention.reference import reference
+from mxbench.attention.value import GroupingState
 from mxbench.dispatch import Tally, default_impl, unsupported
 from mxbench.errors import UserError
 
@@ -36,9 +37,8 @@ def test_auto_is_the_first_that_computes_the_method(method: str, dtype: torch.dt
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "fp16"])
 def test_conformance_computes_every_method(method: str) -> None:
-    q, k, v = operands()
-    true = reference(*(x.float() for x in (q, k, v)), METHODS[method].spec)
-    assert off(attend(q, k, v, method, impl="conformance"), true.bfloat16()) < 1e-3
+    wide = [x.float() for x in operands()]
+    assert off(attend(*wide, method, impl="conformance"), reference(*wide, METHODS[method].spec)) < 1e-3
 
 
 @pytest.mark.parametrize("method", ["mxfp4", "mxattn"])
@@ -62,22 +62,41 @@ def test_native_needs_fp4_matrix_units() -> None:
         attend(q, k, v, "mxattn", impl="native")
 
 
-@pytest.mark.parametrize(("method", "impl"), [("mxattn", "fast"), ("mxfp4", "conformance"), ("vc4", "conformance")])
-def test_a_render_by_the_kernels_is_near_one_by_the_reference(method: str, impl: str) -> None:
-    """Latents after a few steps, in which differences have grown: nearer to the reference than that is to FP16."""
+@pytest.fixture(scope="module")
+def pipe():
     from mxbench.models.nano.model import Nano
 
-    pipe = Nano("cuda:0").pipe
-    settings = {
-        "height": 128, "width": 128, "num_frames": 17, "num_inference_steps": 4, "guidance_scale": 4.0,
-        "guidance_scale_2": 3.0, "max_sequence_length": 64, "output_type": "latent",
-    }  # fmt: skip
+    return Nano("cuda:0").pipe
 
-    def latents(what: str, by: str) -> torch.Tensor:
-        with attach(pipe, what, impl=by) as seam:
-            out = pipe("a red circle moves left", generator=torch.Generator("cpu").manual_seed(0), **settings).frames
-        assert seam.nonfinite == 0
-        return out.float()
 
-    true, exact = latents(method, "reference"), latents("fp16", "sdpa")
-    assert off(latents(method, impl), true) < off(exact, true)
+PATHS = [(name, impl) for name in METHODS if name != "fp16" for impl in ("conformance", "fast")]
+
+
+@pytest.mark.parametrize(("method", "impl"), [p for p in PATHS if p[1] == "conformance" or p[0] in FAST])
+def test_every_call_of_a_render_is_computed_as_the_reference_computes_it(pipe, method: str, impl: str) -> None:
+    """On the operands of a render by the reference, for two renders part of themselves: a quantiser makes a jump of a
+    rounding (``mxbench.analysis.rounding``). A code beside a tie may be more than the tolerance in one call; it is not
+    in most.
+    """
+    spec, states, found = METHODS[method].spec, (GroupingState(), GroupingState()), []
+
+    def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        wide = [x.float() for x in (q, k, v)]
+        true, got = (
+            attend(*wide, spec, impl=by, site=seam.site, state=state)
+            for by, state in zip(("reference", impl), states, strict=True)
+        )
+        own = off(true, attend(*wide, "fp16"))
+        allowed = 1e-3 if impl == "conformance" else own / 50 if spec.p.format == "mxfp4" else max(2e-3, own / 20)
+        found.append((off(got, true), allowed))
+        return true.to(q.dtype)
+
+    with attach(pipe, both) as seam:
+        pipe(
+            "a red circle moves left", height=128, width=128, num_frames=17, num_inference_steps=4, guidance_scale=4.0,
+            guidance_scale_2=3.0, max_sequence_length=64, output_type="latent",
+            generator=torch.Generator("cpu").manual_seed(0),
+        )  # fmt: skip
+    assert len(found) == 4 * 2 * 8  # steps, branches, layers
+    assert sum(error <= allowed for error, allowed in found) >= 0.9 * len(found), found
+    assert max(error for error, _ in found) <= 5e-3
