@@ -3,7 +3,7 @@
 Two implementations of a method differ by the order in which they sum FP32 numbers. Exact attention hardly notices: that
 is the noise floor of a table. A quantiser makes a jump of a difference that crosses one of its boundaries, every layer
 and step makes more of them, and the renders part. Here each method is rendered as it is and with every output of
-attention moved by about one FP32 rounding; the PSNR between the two is the method's own noise floor. No two
+attention multiplied by 1 + 2^-23·n, n Gaussian; the PSNR between the two is the method's own noise floor. No two
 implementations can be expected to draw pictures that are closer, unless they are equal to the bit.
 """
 
