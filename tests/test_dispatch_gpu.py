@@ -74,10 +74,7 @@ PATHS = [(name, impl) for name in METHODS if name != "fp16" for impl in ("confor
 
 @pytest.mark.parametrize(("method", "impl"), [p for p in PATHS if p[1] == "conformance" or p[0] in FAST])
 def test_every_call_of_a_render_is_computed_as_the_reference_computes_it(pipe, method: str, impl: str) -> None:
-    """On the operands of a render by the reference, for two renders part of themselves: a quantiser makes a jump of a
-    rounding (``mxbench.analysis.rounding``). A code beside a tie may be more than the tolerance in one call; it is not
-    in most.
-    """
+    """On the operands of a render by the reference: two renders part (``mxbench.analysis.rounding``)."""
     spec, states, found = METHODS[method].spec, (GroupingState(), GroupingState()), []
 
     def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -98,5 +95,4 @@ def test_every_call_of_a_render_is_computed_as_the_reference_computes_it(pipe, m
             generator=torch.Generator("cpu").manual_seed(0),
         )  # fmt: skip
     assert len(found) == 4 * 2 * 8  # steps, branches, layers
-    assert sum(error <= allowed for error, allowed in found) >= 0.9 * len(found), found
-    assert max(error for error, _ in found) <= 5e-3
+    assert not [pair for pair in found if not pair[0] <= pair[1]]

@@ -58,12 +58,6 @@ def factored(held: Held) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def operands_of(held: Held) -> Operands:
-    """What the reference would walk over in its place."""
-    mean = held.mean if held.mean is None or held.v_scale is None else held.mean * held.v_scale[:, :, None, :]
-    return Operands(*factored(held), values(held), mean, held.owed, held.owed_rows)
-
-
 def same(got: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.equal(got.nan_to_num(-7e30), expected.nan_to_num(-7e30)) and torch.equal(got.isnan(), expected.isnan())
 
