@@ -23,8 +23,14 @@ def test_damaged_files_are_named_and_cost_nothing_else(mxbench_cli, fake_model):
     scores = [path for path in Path("out/cells").glob("*/scores/psnr*") if path.parents[1].name]
     scores[0].write_text("{bad")
     assert "not scored yet" in mxbench_cli("report", "out", "-f", "md")[1]
-    (scores[0].parents[1] / "status.json").write_text("{bad")
-    assert "damaged" in mxbench_cli("report", "out", "-f", "md")[1]
+    found = sorted(Path("out/cells").glob("*/status.json"))
+    assert len(found) == 3  # FP16, the noise floor and the method
+    for status in found:
+        whole = status.read_bytes()
+        status.write_text("{bad")
+        assert "damaged" in mxbench_cli("report", "out", "-f", "md")[1].lower()
+        status.write_bytes(whole)
+    found[0].write_text("{bad")
     Path("out/plans/nano.json").write_text("{bad")
     one_line(*error(mxbench_cli("report", "out")), "nano.json is damaged", "run the recipe again")
     assert mxbench_cli(*arguments)[0] == 0
