@@ -1,4 +1,4 @@
-"""What happens to Q and K before they are quantised: means and the Hadamard rotation, all in FP32."""
+"""What happens to Q and K before they are quantised: means and the Hadamard rotation, in FP32 from exact sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean
 from mxbench.errors import UserError
 
-__all__ = ["Prepared", "contiguous_fp32", "hadamard_matrix", "prepare_qk"]
+__all__ = ["Prepared", "contiguous_fp32", "hadamard_matrix", "mean_of", "prepare_qk"]
 
 
 @cache
@@ -40,6 +40,19 @@ def hadamard_matrix(d: int, sign_seed: int | None = None) -> torch.Tensor:
         generator = torch.Generator("cpu").manual_seed(sign_seed)
         h = (torch.randint(0, 2, (d,), generator=generator) * 2 - 1).double()[:, None] * h
     return h.float()
+
+
+def mean_of(x: torch.Tensor, count: int | torch.Tensor) -> torch.Tensor:
+    """The mean of rows, rounded to FP32 once: summed in FP64, so that it depends on no order of the sum.
+
+    Args:
+        x: FP32 ``[...,N,D]``; rows that are not counted are zero.
+        count: how many are; an integer, or FP32 that broadcasts against ``[...,D]``.
+
+    Returns:
+        FP32 ``[...,D]``.
+    """
+    return (x.sum(-2, dtype=torch.float64) / count).float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +88,20 @@ def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepare
     q, k = contiguous_fp32(q), contiguous_fp32(k)
     owed, rows = None, 1
     if spec.stage(KMean) is not None:
-        k = k - k.mean(-2, keepdim=True)
+        k = k - mean_of(k, k.shape[-2])[..., None, :]
     smooth = spec.stage(QBlockMean)
     if smooth is not None:
         n, rows = q.shape[-2], smooth.rows
         padded = torch.nn.functional.pad(q, (0, 0, 0, -n % rows)).unflatten(-2, (-1, rows))
         counts = q.new_full((padded.shape[-3],), float(rows))
         counts[-1] = n - rows * (len(counts) - 1)
-        mean = padded.sum(-2) / counts[:, None]
+        mean = mean_of(padded, counts[:, None])
         q = (padded - mean[..., None, :]).flatten(-3, -2)[..., :n, :]
         owed = mean @ k.transpose(-1, -2)
     rotate = spec.stage(Hadamard)
     if rotate is not None:
         d = q.shape[-1]
-        # Sums first, then one factor: sums of BF16 inputs are nearly always exact, in whatever order they are made.
-        signs = hadamard_matrix(d, rotate.sign_seed).sign().to(q.device)
-        q, k = (q @ signs).mul_(d**-0.5), (k @ signs).mul_(d**-0.5)
+        # The exact sum, rounded once, then one factor: a code that lies beside a tie depends on no order of a sum.
+        signs = hadamard_matrix(d, rotate.sign_seed).sign().to(q.device, torch.float64)
+        q, k = ((x.double() @ signs).float().mul_(d**-0.5) for x in (q, k))
     return Prepared(q, k, owed, rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -22,6 +23,7 @@ from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState, arrange, smooth_value
 from mxbench.formats.block import quantise
 from mxbench.formats.groups import ROWS
+from mxbench.formats.quantizer import Quantizer
 
 __all__ = ["Operands", "prepare", "reference", "walk"]
 
@@ -31,12 +33,17 @@ _CHUNK_DEVICE = 1 << 26  # and by an accelerator: enough work for a launch
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What the tiles read, all FP32 and already quantised and dequantised.
+    """What the tiles read, all FP32 and already quantised.
+
+    Scales that a whole row or tensor shares stay outside the product of Q and K, as they do in a kernel: what is left
+    are short numbers, whose sums are exact or nearly so, and a code of P beside a tie depends on no order of a sum.
 
     Attributes:
-        q: ``[B,H,Nq,D]``.
-        k: ``[B,H,Nk,D]``.
+        q: ``[B,H,Nq,D]``, in units of ``q_scale``.
+        k: ``[B,H,Nk,D]``, in units of ``k_scale``.
         v: ``[B,H,Nk,D]``, less the block means where there are any.
+        q_scale: ``[B,H,Nq,1]``, times the scale of K where that is one for all keys; or None for 1.
+        k_scale: ``[B,H,Nk,1]``, or None for 1.
         mean: ``[B,H,ceil(Nk/128),D]`` or None.
         owed: ``[B,H,ceil(Nq/owed_rows),Nk]`` or None, see ``mxbench.attention.qk``.
         owed_rows: rows that share a row of ``owed``.
@@ -45,9 +52,18 @@ class Operands:
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
+    q_scale: torch.Tensor | None
+    k_scale: torch.Tensor | None
     mean: torch.Tensor | None
     owed: torch.Tensor | None
     owed_rows: int
+
+    def factored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Q and K, times their scales."""
+        return (
+            self.q if self.q_scale is None else self.q * self.q_scale,
+            self.k if self.k_scale is None else self.k * self.k_scale,
+        )
 
 
 def reference(
@@ -107,14 +123,41 @@ def prepare(
             k_ready, v_ready = _reordered(k_ready, order), _reordered(v_ready, order)
             owed = owed.gather(-1, order[..., None, :].expand_as(owed)) if owed is not None else None
     value = smooth_value(v_ready, spec.v, means=means)
+    q_values, q_scale = _split(ready.q, spec.q, "q")
+    k_values, k_scale = _split(k_ready, spec.k, "k")
+    if k_scale is not None and k_scale.shape[-2] != k_values.shape[-2]:  # one for all keys
+        if q_scale is not None:
+            # Scores beyond FP32 are infinite anyway, but zeros times infinity would be NaN.
+            k_scale = (q_scale * k_scale).clamp(max=torch.finfo(torch.float32).max)
+        q_scale, k_scale = k_scale, None
     return Operands(
-        q=quantise(ready.q, spec.q, role="q").dequantise() if spec.q is not None else ready.q,
-        k=quantise(k_ready, spec.k, role="k").dequantise() if spec.k is not None else k_ready,
+        q=q_values,
+        k=k_values,
         v=value.residual,
+        q_scale=None if q_scale is None else q_scale.expand(*q_values.shape[:-1], 1),
+        k_scale=k_scale,
         mean=value.mean,
         owed=owed,
         owed_rows=ready.owed_rows,
     )
+
+
+def _split(
+    x: torch.Tensor, quantizer: Quantizer | None, role: Literal["q", "k"]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The quantised values of Q or K, and the scale of their rows ``[B,H,N,1]`` or of all of them ``[B,H,1,1]``."""
+    if quantizer is None:
+        return x, None
+    z = quantise(x, quantizer, role=role)
+    if quantizer.granularity == "channel":  # a factor of each term
+        return z.dequantise(), None
+    if quantizer.form.block is not None:
+        scale = z.tensor_scale
+        return z.groups.restore(z.elements * z.scale), None if scale is None else scale.reshape(*x.shape[:2], 1, 1)
+    values = z.groups.restore(z.elements)
+    if quantizer.granularity == "tensor":
+        return values, z.scale.reshape(*x.shape[:2], 1, 1)
+    return values, z.groups.restore(z.scale.expand_as(z.elements))[..., :1]
 
 
 def _reordered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -144,6 +187,10 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
     headroom = 1.0 if spec.p is None else 2.0 ** max(1, 1 + math.ceil(math.log2(spec.p.prescale)))
     v = _padded(operands.v.reshape(b * h, nk, dv) / headroom, pad)
     mean = operands.mean.reshape(b * h, -1, dv) / headroom if operands.mean is not None else None
+    q_scale = operands.q_scale.reshape(b * h, nq, 1) if operands.q_scale is not None else None
+    k_scale = None
+    if operands.k_scale is not None:
+        k_scale = torch.nn.functional.pad(operands.k_scale.reshape(b * h, 1, nk), (0, pad), value=1.0)
     owed = None
     if operands.owed is not None:
         owed = torch.nn.functional.pad(operands.owed.reshape(b * h, -1, nk), (0, pad))
@@ -161,6 +208,8 @@ def walk(operands: Operands, spec: AttentionSpec) -> torch.Tensor:
                 q[some, rows],
                 kt[some],
                 v[some],
+                q_scale[some, rows] if q_scale is not None else None,
+                k_scale[some] if k_scale is not None else None,
                 mean[some] if mean is not None else None,
                 owed[some, row // operands.owed_rows :] if owed is not None else None,
                 operands.owed_rows,
@@ -174,6 +223,8 @@ def _rows(
     q: torch.Tensor,
     kt: torch.Tensor,
     v: torch.Tensor,
+    q_scale: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
     mean: torch.Tensor | None,
     owed: torch.Tensor | None,
     owed_rows: int,
@@ -183,17 +234,24 @@ def _rows(
     """One chunk of rows over all tiles: q ``[G,R,D]``, kt ``[G,D,N]``, v ``[G,N,Dv]``, padded keys masked."""
     g, r, d = q.shape
     tile, prescale = spec.kv_tile, 1.0 if spec.p is None else spec.p.prescale
-    log2_scale = math.log2(math.e) / math.sqrt(d)
+    to_log2 = math.log2(math.e) / math.sqrt(d)
+    last: float | torch.Tensor = to_log2
+    if q_scale is not None and owed is None:
+        last, q_scale = q_scale * to_log2, None
     s, scratch = q.new_empty(g, r, tile), q.new_empty(g, r, tile)
     m = q.new_full((g, r, 1), float("-inf"))
     l, o = q.new_zeros(g, r, 1), q.new_zeros(g, r, v.shape[-1])  # noqa: E741 - the field's names
     for start in range(0, kt.shape[-1], tile):
         keys = slice(start, start + tile)
         torch.bmm(q, kt[..., keys], out=s)
+        if k_scale is not None:
+            s.mul_(k_scale[..., keys])
+        if q_scale is not None:
+            s.mul_(q_scale)
         if owed is not None:
             s.add_(owed[..., keys].repeat_interleave(owed_rows, dim=-2)[:, :r])
         # Scaled here: as an argument of the product it goes into an operand, which breaks ties between equal scores.
-        s.mul_(log2_scale)
+        s.mul_(last)
         if start + tile > nk:
             s[..., nk - start :] = float("-inf")
         m_new = torch.maximum(m, s.amax(-1, keepdim=True))

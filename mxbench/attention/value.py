@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import torch
 
+from mxbench.attention.qk import mean_of
 from mxbench.attention.site import Site
 from mxbench.attention.spec import VSmooth
 from mxbench.errors import UserError
@@ -212,7 +213,7 @@ def smooth_value(v: torch.Tensor, quantizer: Quantizer | None, *, means: bool) -
     blocks = torch.nn.functional.pad(v, (0, 0, 0, -n % ROWS)).unflatten(-2, (-1, ROWS))
     counts = v.new_full((blocks.shape[-3],), float(ROWS))
     counts[-1] = n - ROWS * (len(counts) - 1)
-    mean = blocks.sum(-2) / counts[:, None]
+    mean = mean_of(blocks, counts[:, None])
     residual = quantise((blocks - mean[..., None, :]).flatten(-3, -2)[..., :n, :], quantizer, axis=-2, role="v")
     if quantizer.form.block is None:  # one scale a channel: the means are stored divided by it
         mean = (mean / residual.scale).bfloat16().float() * residual.scale

@@ -125,12 +125,16 @@ class Judge:
         else:  # a grouping belongs to all heads
             whole = prepare(operands.q, operands.k, operands.v, spec, site=seat.site, state=seat.state)
             q, k, v = (part.of_heads(x) for x in (whole.q, whole.k, whole.v))
-            mean, owed = (part.of_heads(x) if x is not None else None for x in (whole.mean, whole.owed))
-            ready = replace(whole, q=q, k=k, v=v, mean=mean, owed=owed)
+            q_scale, k_scale, mean, owed = (
+                part.of_heads(x) if x is not None else None
+                for x in (whole.q_scale, whole.k_scale, whole.mean, whole.owed)
+            )
+            ready = replace(whole, q=q, k=k, v=v, q_scale=q_scale, k_scale=k_scale, mean=mean, owed=owed)
         if part.whole:
             return walk(ready, spec)
         owed = ready.owed[..., part.rows // ready.owed_rows, :] if ready.owed is not None else None
-        return walk(replace(ready, q=part.of_rows(ready.q), owed=owed, owed_rows=1), spec)
+        scale = part.of_rows(ready.q_scale) if ready.q_scale is not None else None
+        return walk(replace(ready, q=part.of_rows(ready.q), q_scale=scale, owed=owed, owed_rows=1), spec)
 
     def of_method(self, out: torch.Tensor, spec: AttentionSpec, impl: str, seat: Seat) -> Verdict:
         """The verdict on an implementation of a method."""

@@ -99,7 +99,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     given = [held.q, held.k, held.v, held.q_scale, held.k_scale, held.v_scale, held.mean, held.owed]
     if not all(x.is_contiguous() for x in given if x is not None):
         raise ValueError("held operands are contiguous")
-    config = config or config_for(held.hold_pv, max(d, dv))
+    config = config or config_for(held.hold_pv, max(d, dv), spec.kv_tile)
     fields = constants(spec, held, config, packable=_packable(held.q.device))
     k = interleaved(held.k) if fields["INTERLEAVED"] else held.k
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
@@ -151,9 +151,10 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
     prescale = p.prescale if p is not None else 1.0
     k_scale = "none"
     if held.k_scale is not None:
-        # A scale for 128 keys is one for the tile, unless something stands beside the product.
+        # A scale for 128 keys is one for the tile, unless something stands beside the product. It then meets Q's scale
+        # before the score, not after as in the reference.
         whole = spec.k is not None and spec.k.granularity == "rows" and ROWS % spec.kv_tile == 0 and held.owed is None
-        k_scale = "tile" if whole else "key"
+        k_scale = "tile" if whole and _narrow(held.hold_pv) else "key"
     rule = _rule(spec)
     fields = tile_fields(p)
     packed = packable and config.packed and _has_packed(spec, held.hold_pv, rule["AT_ZERO"] and k_scale == "tile")

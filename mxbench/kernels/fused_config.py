@@ -36,22 +36,29 @@ class Config:
 
 
 CONFIGS: dict[tuple[str, int], Config] = {
-    # (hold of P and V, widest head dimension): the choice. ``fused(..., config=...)`` overrides it.
+    # (hold of P and V, widest tile): the choice. ``fused(..., config=...)`` overrides it.
     # At 1×40×75600×128 on an H200 (2026-11-30, medians of three): mxattn 154.0 ms, and 160.0 with 128 rows, 8 warps and
     # overlap; vc8 148.4 and 162.8.
     ("e5m2", 128): Config(),
     ("e5m2", 256): Config(num_stages=2),
+    ("e5m2", 512): Config(num_stages=1),
     ("e4m3", 128): Config(),
     ("e4m3", 256): Config(num_stages=2),
+    ("e4m3", 512): Config(num_stages=1),
     ("int8", 64): Config(),
     ("int8", 256): Config(num_stages=2),
+    ("int8", 512): Config(num_stages=1),
     ("bfloat16", 128): Config(block_m=128, num_warps=8, num_stages=2, overlap=True),
-    ("bfloat16", 256): Config(num_stages=1),
+    ("bfloat16", 512): Config(num_stages=1),
     ("float32", 128): Config(block_m=32, num_warps=8, num_stages=1, descriptors=False),
-    ("float32", 256): Config(block_m=16, num_warps=8, num_stages=1, descriptors=False),
+    ("float32", 512): Config(block_m=16, num_warps=8, num_stages=1, descriptors=False),
 }
 
 
-def config_for(hold: Hold, width: int) -> Config:
-    """The entry of ``CONFIGS`` for a hold of P and V and a head dimension."""
-    return next(config for (name, widest), config in CONFIGS.items() if name == hold and width <= widest)
+def config_for(hold: Hold, width: int, kv_tile: int = 128) -> Config:
+    """The entry of ``CONFIGS`` for a hold of P and V, a head dimension and a key tile.
+
+    A tile of 256 keys is twice as wide: tiles of K and of V, as many as there are stages, lie in shared memory.
+    """
+    widest = width * max(128, kv_tile) // 128
+    return next(config for (name, most), config in CONFIGS.items() if name == hold and widest <= most)

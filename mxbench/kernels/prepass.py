@@ -25,7 +25,7 @@ from mxbench.formats.block import NVFP4_RANGE, divided
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
 from mxbench.kernels.held import Held, Hold
-from mxbench.kernels.prepass_launch import TILE, Source, largest, quantised, sums
+from mxbench.kernels.prepass_launch import TILE, Source, apart, is_apart, largest, quantised, sums
 from mxbench.kernels.prepass_plan import E5M2_LIFT, E5M2_TOP, holds, reason
 
 __all__ = ["hold", "reason"]
@@ -76,18 +76,19 @@ def hold(
         order, means = _order(v, spec, site, state, tag)
         k_mean = None
         if spec.stage(KMean) is not None:
-            k_mean = divided(sums(k, _SUM_ROWS).sum(-2, keepdim=True), k.shape[-2])
+            k_mean = (sums(k, _SUM_ROWS).sum(-2, keepdim=True) / k.shape[-2]).float()
         source_q = Source(q, rotate=rotate)
         if smooth is not None:
             source_q = _less_block_means(source_q, smooth.rows)
-        held_q = _operand(source_q, spec.q, "q", hold_qk, lost)
-        held_k = _operand(Source(k, order, k_mean, k.shape[-2], rotate), spec.k, "k", hold_qk, lost)
+        held_q = _operand(apart(source_q), spec.q, "q", hold_qk, lost)
+        held_k = _operand(apart(Source(k, order, k_mean, k.shape[-2], rotate)), spec.k, "k", hold_qk, lost)
         own_mean = means and spec.v is not None
         held_v = _operand(Source(v, order, own_mean=own_mean), spec.v, "v", hold_pv, lost, math.lcm(spec.kv_tile, 16))
         owed = None
         if smooth is not None:
-            assert held_q.mean is not None
-            owed = held_q.mean @ _smoothed(k, k_mean, order).transpose(-1, -2)
+            q_mean = held_q.mean if source_q.own_mean else source_q.mean
+            assert q_mean is not None
+            owed = q_mean @ _smoothed(k, k_mean, order).transpose(-1, -2)
     return Held(
         q=held_q.values,
         k=held_k.values,
@@ -118,12 +119,12 @@ def _order(
 
 def _less_block_means(source: Source, rows: int) -> Source:
     """Q without the means of its blocks: made in the tile where a tile is one, else in a pass before."""
-    if rows == TILE:
+    if rows == TILE and not is_apart(source):
         return replace(source, own_mean=True)
     total, n = sums(source.x, rows), source.x.shape[-2]
     counts = total.new_full((total.shape[-2],), float(rows))
     counts[-1] = n - rows * (len(counts) - 1)
-    return replace(source, mean=total / counts[:, None], mean_rows=rows)
+    return replace(source, mean=(total / counts[:, None]).float(), mean_rows=rows)
 
 
 def _smoothed(k: torch.Tensor, mean: torch.Tensor | None, order: torch.Tensor | None) -> torch.Tensor:

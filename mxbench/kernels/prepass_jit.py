@@ -8,11 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.quantise_jit import EXPONENT, abs_bits
+from mxbench.kernels.quantise_jit import EXPONENT, abs_bits, inverse_power
 
-__all__ = ["as_float", "largest_kernel", "located", "prepared_tile", "sums_kernel"]
+__all__ = ["as_float", "largest_kernel", "located", "prepared_kernel", "prepared_tile", "sums_kernel"]
 
-UPPER_HALF = tl.constexpr(-0x10000)  # mask of the bits of an FP32 that BF16 keeps
+GRID = tl.constexpr(1.5 * 2.0**13)  # what is added to it loses the bits below 2^-10
+LOWEST = tl.constexpr(0x00800000)  # 2^-126
+HIGHEST = tl.constexpr(0x7E800000)  # 2^126, whose inverse is normal too
 
 
 @triton.jit
@@ -46,29 +48,36 @@ def loaded(x_ptr, bh, rows, cols, real, stride_b, stride_h, stride_n, stride_d, 
 
 
 @triton.jit
-def upper_half(x):
-    """The eight leading bits of an FP32's significand, as FP32: a BF16 value, never rounded up to infinity."""
-    return (x.to(tl.int32, bitcast=True) & UPPER_HALF).to(tl.float32, bitcast=True)
+def on_grid(x):
+    """The nearest multiple of 2^-10, in FP16, which holds those up to 2."""
+    return ((x + GRID) - GRID).to(tl.float16)
 
 
 @triton.jit
 def rotated(x, rotation_ptr, NORM: tl.constexpr, PIECES: tl.constexpr, BD: tl.constexpr):
-    """``x @ signs``, then one factor. Every product is exact, the sum is FP32's.
+    """``x @ signs``, the exact sum rounded once, then one factor.
 
-    PIECES: BF16 values that hold all bits of an element together: 1 of BF16, 2 of FP16, 3 of FP32; 0 is one product of
-    FP32 matrices, which the interpreter can run.
+    A row is moved below 2 by a power of two and cut into FP16 pieces. The first are multiples of one number, so that
+    their sums are exact whatever the matrix unit does, and two thousand times as large as what remains; the rest is
+    summed by itself.
+
+    PIECES: that hold all bits of an element together: 2 of BF16 and FP16, 3 of FP32.
     """
     i = tl.arange(0, BD)
     signs = tl.load(rotation_ptr + i[:, None] * BD + i[None, :])
-    if PIECES == 0:
-        y = tl.dot(x, signs, input_precision="ieee")
+    top = tl.minimum(tl.maximum(tl.max(abs_bits(x), axis=1) & EXPONENT, LOWEST), HIGHEST)
+    x = x * inverse_power(top)[:, None]
+    first = on_grid(x)
+    x = (x - first.to(tl.float32)) * 2048.0
+    if PIECES == 2:
+        rest = tl.dot(x.to(tl.float16), signs)
     else:
-        y = tl.zeros(x.shape, dtype=tl.float32)
-        for _ in range(PIECES):
-            piece = upper_half(x)
-            y = tl.dot(piece.to(tl.bfloat16), signs, y)
-            x -= piece
-    return y * NORM
+        second = on_grid(x)
+        x -= second.to(tl.float32)
+        rest = tl.dot(x.to(tl.float16), signs)
+        rest = tl.dot(second, signs, rest)
+    y = tl.dot(first, signs)
+    return tl.fma(rest, 1.0 / 2048, y) * (top.to(tl.float32, bitcast=True) * NORM)[:, None]
 
 
 @triton.jit
@@ -138,7 +147,7 @@ def prepared_tile(
         x = tl.where(real, x - mean, 0.0)
     if made_ptr is not None:
         count = tl.minimum(N - tile * TILE, TILE)
-        mean = tl.div_rn(tl.sum(x, axis=0), tl.maximum(count, 1).to(tl.float32))
+        mean = (tl.sum(x.to(tl.float64), axis=0) / tl.maximum(count, 1).to(tl.float64)).to(tl.float32)
         to = (bh * ((N + TILE - 1) // TILE) + tile) * D + cols
         if count > 0:
             tl.store(made_ptr + to, mean, mask=cols < D)
@@ -148,7 +157,7 @@ def prepared_tile(
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "N", "groups"])
 def sums_kernel(
     x_ptr,
     sums_ptr,
@@ -165,20 +174,20 @@ def sums_kernel(
     TILE: tl.constexpr,
     HEADS_FIRST: tl.constexpr,
 ):
-    """FP32 sums ``[B,H,groups,D]`` over GROUP tokens each, in an order that never changes."""
+    """FP64 sums ``[B,H,groups,D]`` over GROUP tokens each, in an order that never changes."""
     bh, group = located(groups, HEADS_FIRST)
     start = group.to(tl.int64) * GROUP
     end = tl.minimum(start + GROUP, N)
     cols = tl.arange(0, BD)
-    total = tl.zeros([TILE, BD], dtype=tl.float32)
+    total = tl.zeros([TILE, BD], dtype=tl.float64)
     for first in range(0, GROUP, TILE):
         rows = start + first + tl.arange(0, TILE)
         real = (rows < end)[:, None] & (cols < D)[None, :]
-        total += loaded(x_ptr, bh, rows, cols, real, stride_b, stride_h, stride_n, stride_d, H)
+        total += loaded(x_ptr, bh, rows, cols, real, stride_b, stride_h, stride_n, stride_d, H).to(tl.float64)
     tl.store(sums_ptr + (bh * groups + group) * D + cols, tl.sum(total, axis=0), mask=cols < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles"])
 def largest_kernel(
     x_ptr,
     order_ptr,
@@ -238,3 +247,60 @@ def largest_kernel(
         bits = tl.where(bits < EXPONENT, bits, 0)
     cols = tl.arange(0, BD)
     tl.store(largest_ptr + (bh * tiles + tile) * D + cols, tl.max(bits, axis=0), mask=cols < D)
+
+
+@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles"])
+def prepared_kernel(
+    x_ptr,
+    order_ptr,
+    mean_ptr,
+    rotation_ptr,
+    made_ptr,
+    out_ptr,
+    stride_b,
+    stride_h,
+    stride_n,
+    stride_d,
+    H,
+    N,
+    mean_rows,
+    mean_groups,
+    tiles,
+    TILE_MEAN: tl.constexpr,
+    NORM: tl.constexpr,
+    PIECES: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    TILE: tl.constexpr,
+    HEADS_FIRST: tl.constexpr,
+):
+    """What ``prepared_tile`` makes, FP32 ``[B,H,N,D]``."""
+    bh, tile = located(tiles, HEADS_FIRST)
+    rows = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+    x = prepared_tile(
+        x_ptr,
+        order_ptr,
+        mean_ptr,
+        rotation_ptr,
+        made_ptr,
+        bh,
+        tile,
+        rows,
+        stride_b,
+        stride_h,
+        stride_n,
+        stride_d,
+        H,
+        N,
+        mean_rows,
+        mean_groups,
+        TILE_MEAN,
+        NORM,
+        PIECES,
+        D,
+        BD,
+        TILE,
+    )
+    cols = tl.arange(0, BD)
+    at = (bh * N + rows[:, None]) * D + cols[None, :]
+    tl.store(out_ptr + at, x, mask=(rows < N)[:, None] & (cols < D)[None, :])

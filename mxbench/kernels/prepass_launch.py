@@ -16,15 +16,16 @@ from mxbench.attention.spec import Hadamard
 from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.held import Hold
-from mxbench.kernels.prepass_jit import largest_kernel, sums_kernel
+from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
 from mxbench.kernels.quantise_jit import mx_addend
 
-__all__ = ["TILE", "Source", "largest", "quantised", "sums"]
+__all__ = ["TILE", "Source", "apart", "is_apart", "largest", "quantised", "sums"]
 
 TILE = ROWS  # tokens of a tile: every group of rows, and every block of V-Smooth, lies in one
 _SUM_TILE = 64
 _THREAD = 64  # elements of a tile that a thread keeps in registers
+_NARROW = 128  # channels of a tile that a rotation leaves registers for
 _REGISTERS = 128  # of a thread, where the compiler would take more: two programs then share a multiprocessor
 
 _DTYPES: dict[Hold, torch.dtype] = {
@@ -72,22 +73,43 @@ def _launch(kernel: Any, per_head: int, elements: int, tensors: list[torch.Tenso
     x = tensors[0]
     assert x is not None
     heads = x.shape[0] * x.shape[1]
-    warps = max(1, elements // (32 * _THREAD))
+    thread = _THREAD if not constants.get("PIECES") else _THREAD // 2  # a rotation keeps a sum in two parts
+    warps = max(1, elements // (32 * thread))
     kernel[(per_head * heads,)](
         *tensors, *x.stride(), x.shape[1], HEADS_FIRST=x.stride(1) < x.stride(2), num_warps=warps, **constants
     )
 
 
 def sums(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """FP32 sums over groups of ``rows`` tokens: ``[B,H,N,D]`` to ``[B,H,ceil(N/rows),D]``, the same at every call."""
+    """FP64 sums over groups of ``rows`` tokens: ``[B,H,N,D]`` to ``[B,H,ceil(N/rows),D]``, the same at every call."""
     b, h, n, d = x.shape
     groups, padded = _tiles(n, rows), _padded(d)
-    out = torch.empty(b, h, groups, d, dtype=torch.float32, device=x.device)
+    out = torch.empty(b, h, groups, d, dtype=torch.float64, device=x.device)
     _launch(
         sums_kernel, groups, _SUM_TILE * padded, [x, out],
         N=n, groups=groups, GROUP=rows, D=d, BD=padded, TILE=_SUM_TILE,
     )  # fmt: skip
     return out
+
+
+def is_apart(source: Source) -> bool:
+    """Whether it is rotated in a pass of its own: more channels than 128 leave a thread too few registers."""
+    return source.rotate is not None and _padded(source.x.shape[-1]) > _NARROW
+
+
+def apart(source: Source) -> Source:
+    """The operand as it is, or prepared already, in FP32, where ``is_apart``; not with means of its own."""
+    if not is_apart(source):
+        return source
+    assert not source.own_mean
+    b, h, n, d = source.x.shape
+    tile = TILE * _NARROW // _padded(d)
+    out = torch.empty(b, h, n, d, dtype=torch.float32, device=source.x.device)
+    tensors, constants = _tile_arguments(source, None)
+    constants["TILE"] = tile
+    tiles = _tiles(n, tile)
+    _launch(prepared_kernel, tiles, tile * _padded(d), [*tensors, out], tiles=tiles, **constants)
+    return Source(out)
 
 
 def largest(source: Source, *, finite: bool = False) -> tuple[torch.Tensor, Source]:
@@ -171,7 +193,7 @@ def quantised(
         EPS=0.0 if quantizer is None else quantizer.eps,
         DEQUANTISE=dequantise,
         HOLD=hold,
-        maxnreg=_REGISTERS if hold == "e5m2" else None,
+        maxnreg=_REGISTERS if hold == "e5m2" and source.rotate is None else None,
         **constants,
     )
     return values, rows, made if source.own_mean else source.mean
@@ -193,9 +215,8 @@ def _tile_arguments(source: Source, made: torch.Tensor | None) -> tuple[list[tor
         rotation, pieces = None, 0
     else:
         changed = mean is not None or made is not None
-        pieces = 0 if not x.is_cuda else 3 if changed else {torch.bfloat16: 1, torch.float16: 2}.get(x.dtype, 3)
-        dtype = torch.bfloat16 if pieces else torch.float32
-        rotation = _signs(d, padded, source.rotate.sign_seed, dtype, x.device)
+        pieces = 3 if changed or x.dtype == torch.float32 else 2
+        rotation = _signs(d, padded, source.rotate.sign_seed, x.device)
     constants = {
         "N": x.shape[-2],
         "mean_rows": source.mean_rows,
@@ -211,8 +232,8 @@ def _tile_arguments(source: Source, made: torch.Tensor | None) -> tuple[list[tor
 
 
 @cache
-def _signs(d: int, padded: int, seed: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The rotation's signs ``[padded, padded]``, zero outside ``[d, d]``."""
+def _signs(d: int, padded: int, seed: int | None, device: torch.device) -> torch.Tensor:
+    """The rotation's signs, FP16 ``[padded, padded]``, zero outside ``[d, d]``."""
     out = torch.zeros(padded, padded)
     out[:d, :d] = hadamard_matrix(d, seed).sign()
-    return out.to(device, dtype)
+    return out.to(device, torch.float16)

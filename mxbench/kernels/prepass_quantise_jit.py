@@ -139,7 +139,7 @@ def in_e5m2(value, power, lost_ptr):
     return e5m2_byte(moved)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles"])
 def quantise_kernel(
     x_ptr,
     order_ptr,

@@ -1,7 +1,8 @@
 """Compile the kernels for devices that are not there: run as a program, without TRITON_INTERPRET.
 
 ``python ahead_of_time.py fused METHOD,HOLD_QK,HOLD_PV,D[,FIELD=VALUE...] ...`` prints a JSON list: what the assembly
-for sm90 multiplies, exponentials that flush subnormals, registers and spills. Fields are those of ``Config``.
+for sm90 multiplies, exponentials that flush subnormals, registers and spills. Fields are those of
+``Config``, and ``kv_tile``.
 ``python ahead_of_time.py native METHOD,ARCH ...``: the matrix instructions for ``sm100`` or ``gfx950``.
 """
 
@@ -68,7 +69,7 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
 
 def compiled(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, **changes: Any) -> Any:
     """The fused kernel for sm90."""
-    config = dataclasses.replace(config_for(hold_pv, d), **changes)
+    config = dataclasses.replace(config_for(hold_pv, d, spec.kv_tile), **changes)
     operands = held(spec, hold_qk, hold_pv, d)
     fields = constants(spec, operands, config, packable=True) | {"DESCRIBED": config.descriptors}
     narrow = fields["INTERLEAVED"]
@@ -145,7 +146,9 @@ def fused_case(text: str) -> dict[str, Any]:
     """See the module."""
     method, hold_qk, hold_pv, d, *rest = text.split(",")
     changes = {name: json.loads(value) for name, value in (field.split("=") for field in rest)}
-    kernel = compiled(METHODS[method].spec, hold_qk, hold_pv, int(d), **changes)
+    spec = METHODS[method].spec
+    spec = dataclasses.replace(spec, kv_tile=changes.pop("kv_tile", spec.kv_tile))
+    kernel = compiled(spec, hold_qk, hold_pv, int(d), **changes)
     ptx = kernel.asm["ptx"]
     return {
         "products": sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.\w+\.(\w+\.\w+\.\w+)", ptx))),

@@ -22,9 +22,10 @@ DTYPES = {
 
 
 def plain(operands: Operands) -> Held:
-    """The reference's own operands, FP32 and without factors."""
+    """The reference's own operands, in FP32."""
     q, k, v = (x.contiguous() for x in (operands.q, operands.k, operands.v))
-    return Held(q, k, v, None, None, None, operands.mean, operands.owed, operands.owed_rows, "float32", "float32")
+    scales = [x if x is None else x[..., 0].contiguous() for x in (operands.q_scale, operands.k_scale)]
+    return Held(q, k, v, *scales, None, operands.mean, operands.owed, operands.owed_rows, "float32", "float32")
 
 
 def _expanded(x: torch.Tensor, like: Quantised) -> torch.Tensor:

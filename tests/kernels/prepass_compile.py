@@ -1,5 +1,7 @@
 """Compiles what the pre-pass launches for Hopper, without a device, and prints registers and spills of each kernel.
 
+``python prepass_compile.py CHANNELS [METHOD...]``.
+
 Run by ``test_prepass.py`` in a process of its own, since Triton's interpreter takes the compiler's place for good.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from mxbench import METHODS
 from mxbench.kernels import prepass, prepass_launch
 
 TYPES = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
@@ -45,10 +49,6 @@ class Compiled:
         names = [p.name for p in self.kernel.params]
         bound = dict(zip(names, args, strict=False)) | {n: c for n, c in constants.items() if n in names}
         options = {n: c for n, c in constants.items() if n not in names}
-        if bound.get("rotation_ptr") is not None:  # what a device would be given
-            plain = bound["mean_ptr"] is None and bound["made_ptr"] is None
-            bound["PIECES"] = 1 if plain and bound["x_ptr"].dtype == torch.bfloat16 else 3
-            bound["rotation_ptr"] = bound["rotation_ptr"].bfloat16()
         signature, constexprs, attributes = {}, {}, {}
         for i, parameter in enumerate(self.kernel.params):
             value = bound[parameter.name]
@@ -82,16 +82,16 @@ def resources(cubin: bytes) -> tuple[str, str]:
     return f"registers {found['REG']}", f"spills {int(found['STACK']) + int(found['LOCAL'])}"
 
 
-def main() -> None:
-    """The specialisations of every method at 128 channels, with the strides that diffusers hands over."""
-    for name in ("sums_kernel", "largest_kernel", "quantise_kernel"):
+def main(channels: int, methods: list[str]) -> None:
+    """The specialisations of methods (of all, where none is named), with the strides that diffusers hands over."""
+    for name in ("sums_kernel", "largest_kernel", "prepared_kernel", "quantise_kernel"):
         setattr(prepass_launch, name, Compiled(getattr(prepass_launch, name)))
-    q, k, v = (torch.zeros(1, 384, 4, 128, dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
-    for method in METHODS.values():
+    q, k, v = (torch.zeros(1, 384, 4, channels, dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
+    for method in (METHODS[name] for name in methods or METHODS):
         for path in ("conformance", "fast"):
             if prepass.reason(method.spec, path, q.dtype) is None:
                 prepass.hold(q, k, v, method.spec, path)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2:])

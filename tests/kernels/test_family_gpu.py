@@ -40,11 +40,14 @@ def exact(q, k, v):
 
 
 def tolerance(path, spec, q, k, v, true):
-    """``design``: conformance 1e-3; E5M2 1/50 of the method's own error; 8 bits max(2e-3, 1/20 of it)."""
+    """``design``: conformance 1e-3; E5M2 1/50 of the method's own error; 8 bits max(2e-3, 1/20 of it).
+
+    A method may err by nothing, as with one key and a mean of its own: what is left is the rounding of the output.
+    """
     if path == "conformance":
         return 1e-3
     own = off(true, exact(q.float(), k.float(), v.float()))
-    return own / 50 if spec.p.format == "mxfp4" else max(2e-3, own / 20)
+    return max(own / 50, torch.finfo(torch.float32).eps) if spec.p.format == "mxfp4" else max(2e-3, own / 20)
 
 
 def check(path, spec, q, k, v):
@@ -130,41 +133,40 @@ def test_what_compute_returns_is_the_kernel_s_output_in_the_type_of_the_operands
     assert off(got, wide) <= torch.finfo(dtype).eps / 2
 
 
-def random_case(rng):
-    method = rng.choice(EMULATED)
-    spec = METHODS[method].spec
-    path = rng.choice(["conformance", "fast"]) if method in FAST else "conformance"
-    d = rng.choice([64, 128, 256] if spec.stage(Hadamard) else [64, 72, 80, 96, 112, 128, 256])
-    nq, nk = (rng.choice([1, 2, 31, 64, 127, 128, 129, 257, 500, rng.randint(1, 1500)]) for _ in range(2))
-    options = [(n, s) for n, s in neighbours(method) if n.split("=")[0] not in ("kv_tile",)]
-    name, chosen = rng.choice(options) if rng.random() < 0.5 else ("itself", spec)
-    dtype = rng.choice([torch.bfloat16, torch.float16])
-    return method, name, chosen, path, (rng.randint(1, 2), rng.randint(1, 3), nq, nk, d), dtype
-
-
-@pytest.mark.parametrize("lot", range(10))
-def test_a_thousand_random_cases(lot):
+def random_program(rng):
+    """A method or a neighbour of one, a path that computes it, and head dimension and dtype: what is compiled."""
     from mxbench.kernels.fused import unsuited
     from mxbench.kernels.prepass import reason
 
-    rng = random.Random(lot)
-    done, wrong = 0, []
-    while done < 100:
-        method, name, spec, path, shape, dtype = random_case(rng)
-        if reason(spec, path, dtype) is not None or unsuited(spec, shape[-1]) is not None:
-            continue
-        if spec.stage(Hadamard) and shape[-1] & (shape[-1] - 1):
-            continue
-        q, k, v = operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype)
-        try:
-            found = check(path, spec, q, k, v)
-        except UserError:  # a layout that needs the latent grid
-            continue
-        if found is None:
-            continue
-        done += 1
-        if not found[0] <= found[1]:
-            wrong.append((method, name, path, shape, dtype, *found))
+    while True:
+        method = rng.choice(EMULATED)
+        name, spec = rng.choice(neighbours(method)) if rng.random() < 0.7 else ("itself", METHODS[method].spec)
+        path, dtype = rng.choice(["conformance", "fast"]), rng.choice([torch.bfloat16, torch.float16])
+        d = rng.choice([64, 128, 256] if spec.stage(Hadamard) else [64, 72, 80, 96, 112, 128, 256])
+        if reason(spec, path, dtype) is None and unsuited(spec, d) is None:
+            return f"{method} {name} {path} {dtype} {d}", spec, path, d, dtype
+
+
+def length(rng):
+    return rng.choice([1, 2, 31, 64, 127, 128, 129, 257, 500, rng.randint(1, 1500)])
+
+
+@pytest.mark.parametrize("lot", range(50))
+def test_a_thousand_random_cases(lot):
+    """Twenty a lot: five programs, each on four shapes."""
+    rng, done, wrong = random.Random(lot), 0, []
+    while done < 20:
+        name, spec, path, d, dtype = random_program(rng)
+        for _ in range(4):
+            shape = (rng.randint(1, 2), rng.randint(1, 3), length(rng), length(rng), d)
+            try:
+                found = check(path, spec, *operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype))
+            except UserError:  # a layout that needs the latent grid
+                break
+            if found is not None:  # else more powers of two than E5M2 has
+                done += 1
+                if not found[0] <= found[1]:
+                    wrong.append((name, shape, *found))
     assert not wrong, wrong
 
 

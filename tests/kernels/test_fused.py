@@ -210,3 +210,10 @@ def test_compiled_for_sm90_it_feeds_the_matrix_units() -> None:
         assert found["descriptors"] is ("descriptors=false" not in case), case
         assert (found["flushed"] == 0) is case.startswith("mxfp4,bfloat16"), case  # P goes down to 2^-127 there
         assert found["stack"] == 0 or case.startswith(("vc8", "fp8", "mxfp4")), case
+
+
+@pytest.mark.slow
+def test_the_widest_tiles_fit_into_the_shared_memory_of_sm90() -> None:
+    wide = ["e5m2,e5m2,256", "e5m2,e5m2,128", "bfloat16,bfloat16,128", "bfloat16,bfloat16,256"]
+    for case, found in zip(wide, compiled(*(f"mxattn,{case},kv_tile=256" for case in wide)), strict=True):
+        assert found["shared"] <= 232_448, case

@@ -103,6 +103,14 @@ def test_every_spec_on_every_path(name: str, path: str) -> None:
             check(kept(tensors, spec, path), wanted(tensors, spec), spec)
 
 
+@pytest.mark.parametrize("path", ["conformance", "fast"])
+@pytest.mark.parametrize("name", ["mxattn", "vc8", "smoothed and rotated"])
+def test_more_channels_than_a_rotation_has_registers_for(name: str, path: str) -> None:
+    both = AttentionSpec(MX, MX, MX, MX, qk=(KMean(), QBlockMean(), Hadamard()))
+    spec, tensors = both if name not in METHODS else METHODS[name].spec, operands((1, 1, 150, 256))
+    check(kept(tensors, spec, path), wanted(tensors, spec), spec)
+
+
 def test_which_specs_a_path_holds() -> None:
     held = {path: [n for n in METHODS if reason(METHODS[n].spec, path, torch.bfloat16) is None] for path in PATHS}
     assert held["float32"] == list(METHODS)
@@ -159,7 +167,7 @@ def test_a_factor_for_all_keys_stands_with_the_queries() -> None:
             assert torch.equal(held.k.float(), held_codes)
         both = scores(held.q.float() * held.q_scale[..., None], held.k.float())
         expected = wanted(tensors, spec)
-        torch.testing.assert_close(both, scores(expected.q, expected.k), rtol=1e-6, atol=1e-5)
+        torch.testing.assert_close(both, scores(*expected.factored()), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mxattn", "nvfp4-sage", "sage2", "vc8", "vc4"])
@@ -223,14 +231,25 @@ def test_a_rotation_needs_a_power_of_two_and_kernels_no_more_than_256_channels()
 COMPILE = Path(__file__).with_name("prepass_compile.py")
 
 
+def compiled(*arguments: str) -> list[str]:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(COMPILE), *arguments], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
 @pytest.mark.slow
 def test_kernels_compile_for_hopper_without_spills() -> None:
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, str(COMPILE)], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = done.stdout.splitlines()
+    lines = compiled("128")
     assert len(lines) > 20
     assert not [line for line in lines if not line.endswith("spills 0")]
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_hopper_at_256_channels() -> None:
+    assert len(compiled("256", "mxattn", "vc8", "nvfp4-sage")) > 8
 
 
 @pytest.mark.gpu
@@ -245,8 +264,9 @@ def test_a_long_video(name: str, path: str) -> None:
     tensors = [torch.randn(1, 20_001, 4, 128, generator=g, device="cuda").bfloat16().transpose(1, 2) for _ in range(3)]
     held, expected = hold(*tensors, spec, path), prepare(*tensors, spec)
     q, k = factored(held)
-    factor = one_for_all(k, expected.k)
-    pairs = [(q / factor, expected.q), (k * factor, expected.k), (values(held), expected.v)]
+    right_q, right_k = expected.factored()
+    factor = one_for_all(k, right_k)
+    pairs = [(q / factor, right_q), (k * factor, right_k), (values(held), expected.v)]
     for got, right in pairs:
         close = torch.isclose(got, right, rtol=1e-5, atol=0)
         assert close.float().mean() > 0.9999
