@@ -56,7 +56,8 @@ def words(config: Config) -> str:
 def _times(held: Held, spec: Any, dtype: torch.dtype, reps: int, until: float) -> list[tuple[str, float | str]]:
     from mxbench.kernels.fused import config_for, fused
 
-    today = config_for(held.hold_pv, max(held.q.shape[-1], held.k.shape[-1]), spec.kv_tile)
+    width = max(held.q.shape[-1], held.k.shape[-1])
+    today = config_for(held.hold_pv, width, spec.kv_tile, held.hold_qk)
     true = fused(held, spec, dtype, config=today).float()
     clock = clock_for(held.q.device)
     found: list[tuple[str, float | str]] = []

@@ -99,7 +99,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     given = [held.q, held.k, held.v, held.q_scale, held.k_scale, held.v_scale, held.mean, held.owed]
     if not all(x.is_contiguous() for x in given if x is not None):
         raise ValueError("held operands are contiguous")
-    config = config or config_for(held.hold_pv, max(d, dv), spec.kv_tile)
+    config = config or config_for(held.hold_pv, max(d, dv), spec.kv_tile, held.hold_qk)
     fields = constants(spec, held, config, packable=_packable(held.q.device))
     k = interleaved(held.k) if fields["INTERLEAVED"] else held.k
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxbench.kernels.held import Hold
 
-__all__ = ["CONFIGS", "Config", "config_for"]
+__all__ = ["CONFIGS", "WIDE_KEYS", "Config", "config_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,19 @@ CONFIGS: dict[tuple[str, int], Config] = {
 }
 
 
-def config_for(hold: Hold, width: int, kv_tile: int = 128) -> Config:
-    """The entry of ``CONFIGS`` for a hold of P and V, a head dimension and a key tile.
+WIDE_KEYS: dict[int, Config] = {
+    # Widest tile: the choice for Q and K in BF16 beside P and V in 8 bits.
+    128: Config(num_stages=2),
+    512: Config(num_stages=1),
+}
+
+
+def config_for(hold: Hold, width: int, kv_tile: int = 128, hold_qk: Hold | None = None) -> Config:
+    """The entry for a hold of P and V, a head dimension, a key tile, and the hold of Q and K (None: the same bits).
 
     A tile of 256 keys is twice as wide: tiles of K and of V, as many as there are stages, lie in shared memory.
     """
     widest = width * max(128, kv_tile) // 128
+    if hold_qk == "bfloat16" and hold in ("e5m2", "e4m3", "int8"):
+        return next(config for most, config in WIDE_KEYS.items() if widest <= most)
     return next(config for (name, most), config in CONFIGS.items() if name == hold and widest <= most)

@@ -20,6 +20,7 @@ from mxbench.kernels.packed_jit import (
     packed_nvfp4,
     unpacked,
 )
+from mxbench.kernels.prepass_jit import as_float
 from mxbench.kernels.quantise_jit import INTERPRETED, expcast_values, quantise_p_tile
 
 __all__ = ["fused_kernel"]
@@ -150,8 +151,11 @@ def _plain(
         p = exp2(u, FORMAT == "mxfp4" and HOLD.primitive_bitwidth > 8) * PRESCALE  # E8M0 goes down to 2^-127
         summed = p * UNIT
         p = quantise_p_tile(p, FORMAT, MX_ADD, SATURATE, EXACT, HALF_AWAY)
-    p = (p * UNIT).to(HOLD)
+    p = p * UNIT
     if QUANTISED_SUM:
+        summed = p
+    p = p.to(HOLD)
+    if QUANTISED_SUM and HOLD.is_fp8e5():
         summed = p.to(tl.float32)  # as held: what is too small for the type is zero in both
     return m, p, tl.sum(tl.reshape(summed, [x.shape[0], x.shape[1] // 8, 8]), 1)
 
@@ -250,7 +254,9 @@ def fused_kernel(
     for TAIL in tl.static_range(2):
         for start in tl.range(full if TAIL else 0, end if TAIL else full, BN, num_stages=1 if TAIL else STAGES):
             keys = _rows(k, bh, start, NKS, D, BN, D_PAD, DESCRIBED)
-            if keys.dtype == tl.float32:
+            if INTERPRETED and keys.dtype == tl.bfloat16:  # whose products it does not have
+                x = tl.dot(as_float(queries), as_float(keys).T, input_precision="ieee")
+            elif keys.dtype == tl.float32:
                 x = tl.dot(queries, keys.T, input_precision="ieee")
             elif keys.dtype == tl.int8:
                 x = tl.dot(queries, keys.T, out_dtype=tl.int32)

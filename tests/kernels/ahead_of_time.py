@@ -69,7 +69,7 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
 
 def compiled(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, **changes: Any) -> Any:
     """The fused kernel for sm90."""
-    config = dataclasses.replace(config_for(hold_pv, d, spec.kv_tile), **changes)
+    config = dataclasses.replace(config_for(hold_pv, d, spec.kv_tile, hold_qk), **changes)
     operands = held(spec, hold_qk, hold_pv, d)
     fields = constants(spec, operands, config, packable=True) | {"DESCRIBED": config.descriptors}
     narrow = fields["INTERLEAVED"]

@@ -133,7 +133,7 @@ def test_bench_gives_no_time_of_another_implementation() -> None:
     operands = draw(Shape(1, 1, 33, 64, 32), CPU, torch.float32, 0)
     k = operands.k.clone()
     k[..., :20, :] *= 2.0**-40
-    candidate = candidates.of_method("mxfp4", "fast", CPU, torch.float32)
-    assert candidate.missing is unsupported(METHODS["mxfp4"].spec, "fast", CPU, torch.float32) is None
+    candidate = candidates.of_method("mxattn", "fast", CPU, torch.float32)
+    assert candidate.missing is unsupported(METHODS["mxattn"].spec, "fast", CPU, torch.float32) is None
     with pytest.raises(UserError, match="E5M2 cannot hold these operands"):
         candidate.bind(Operands(operands.q, k, operands.v), Seat()).call()

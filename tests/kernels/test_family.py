@@ -49,9 +49,10 @@ def test_a_key_mask_leaves_the_real_keys_alone_and_a_row_without_any_is_zero() -
 
 
 def wide(*lead: int, nk: int = 70, d: int = 32) -> list[torch.Tensor]:
-    """Q, K and V, K spanning more than E5M2 holds: half of its keys are tiny, and weigh as much as scores of zero."""
+    """Q, K and V, the two spanning more than E5M2 holds: half of the keys are tiny, and weigh like scores of zero."""
     q, k, v = normal(*lead, 33, d), normal(*lead, nk, d, seed=1), normal(*lead, nk, d, seed=2) + 0.5
-    k[..., : nk // 2, :] *= 2.0**-40
+    for x in (k, v):
+        x[..., : nk // 2, :] *= 2.0**-40
     return [q, k, v]
 
 
@@ -67,7 +68,7 @@ def widened(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_e5m2_cannot_hold_is_computed_by_the_wider_path_and_counted(method: str) -> None:
     q, k, v = wide(1, 2)
     spec, tally = METHODS[method].spec, Tally()
-    compute(q, normal(1, 2, 70, 32, seed=1), v, spec, "fast", tally=tally)
+    compute(q, normal(1, 2, 70, 32, seed=1), normal(1, 2, 70, 32, seed=2), spec, "fast", tally=tally)
     assert tally.widened == 0
     for calls in (1, 2):
         out = compute(q, k, v, spec, "fast", tally=tally)
@@ -79,7 +80,7 @@ def test_what_e5m2_cannot_hold_is_computed_by_the_wider_path_and_counted(method:
 @pytest.mark.usefixtures("widened")
 def test_a_call_is_widened_as_a_whole_and_counted_once_under_a_mask() -> None:
     q, k, v = wide(3, 1)
-    k[0] = normal(1, 70, 32, seed=3)
+    k[0], v[0] = normal(1, 70, 32, seed=3), normal(1, 70, 32, seed=4)
     mask = torch.ones(3, 70, dtype=torch.bool, device=DEVICE)
     mask[:, 60:] = False
     spec, tally = METHODS["mxfp4"].spec, Tally()

@@ -87,14 +87,16 @@ def test_hostile_inputs_with_a_rotation(name: str, case: str) -> None:
 
 
 def test_what_e5m2_cannot_hold_is_counted() -> None:
-    spec, tensors = METHODS["mxfp4"].spec, operands((1, 2, 96, 64))
-    for x in tensors[1:]:
-        x[0, 0, 32:64, :32] *= 2.0**-40
-    held = kept(tensors, spec, "fast")
-    expected = wanted(tensors, spec)
-    gone = sum(int((x[0, 0, 32:64, :32] != 0).sum()) for x in (expected.k, expected.v))
-    assert held.lost is not None
-    assert int(held.lost) == gone > 1000
+    for name in ("mxfp4", "mxattn"):  # unrotated K is held in BF16
+        spec, tensors = METHODS[name].spec, operands((1, 2, 96, 64))
+        for x in tensors[1:]:
+            x[0, 0, 32:64] *= 2.0**-40
+        held = kept(tensors, spec, "fast")
+        expected = wanted(tensors, spec)
+        tiny = [expected.v] if name == "mxfp4" else [expected.k, expected.v]
+        gone = sum(int((x[0, 0, 32:64] != 0).sum()) for x in tiny)
+        assert held.lost is not None
+        assert int(held.lost) == gone > 1000
     # Each row of Q has a power of two of its own.
     tensors = operands((1, 2, 96, 64))
     tensors[0][0, 0, 32:64] *= 2.0**-40
@@ -106,9 +108,9 @@ def test_every_exponent_that_e5m2_has_is_used() -> None:
     spec = METHODS["mxfp4-tfs"].spec
     for below, lost in ((28, 0), (29, 1)):
         tensors = operands((1, 1, 64, 32))
-        tensors[1][...] = 0
-        tensors[1][0, 0, 3, 0] = 6.0
-        tensors[1][0, 0, 4, :3] = torch.tensor([6.0, 0.5, 1.5]) * 2.0**-below
+        tensors[2][...] = 0
+        tensors[2][0, 0, 3, 0] = 6.0
+        tensors[2][0, 0, 40:43, 0] = torch.tensor([6.0, 0.5, 1.5]) * 2.0**-below
         held = kept(tensors, spec, "fast")
         assert held.lost is not None
         assert (int(held.lost) > 0) == bool(lost)
