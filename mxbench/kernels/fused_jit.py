@@ -12,6 +12,7 @@ import triton.language as tl
 
 from mxbench.kernels.packed_jit import (
     exp2,
+    less,
     nan_max,
     nan_maximum,
     packed_e4m3,
@@ -26,17 +27,6 @@ from mxbench.kernels.quantise_jit import INTERPRETED, expcast_values, quantise_p
 __all__ = ["fused_kernel"]
 
 MEAN_ROWS = tl.constexpr(128)  # keys that share a row of V-Smooth's means
-
-
-@triton.jit
-def _less(a, b):
-    """The difference, rounded by itself: ``a`` is a product, and the compiler would make one fused step of both."""
-    if INTERPRETED:
-        r = a - b
-    else:
-        asm: tl.constexpr = "sub.rn.f32 $0, $1, $2;"
-        r = tl.inline_asm_elementwise(asm, "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
-    return r
 
 
 @triton.jit
@@ -142,7 +132,7 @@ def _plain(
     """A tile step by step as the reference computes it: new maximum ``[BM]``, P ``[BM, BN]``, FP32 sums ``[BM, 8]``."""
     u = x.to(tl.float32) * factor[:, None]
     m = nan_maximum(m, nan_max(u, 1))
-    u = _less(u, tl.broadcast_to(m[:, None], u.shape))
+    u = less(u, tl.broadcast_to(m[:, None], u.shape))
     if EXPCAST:
         p = expcast_values(u)
         if not QUANTISED_SUM:
@@ -325,12 +315,12 @@ def fused_kernel(
                 BITS: tl.constexpr = HOLD.primitive_bitwidth
                 m, p, own = packed_mx(x, m, factor, half, ADD, DOWN, AT_ZERO, SATURATE, QUANTISED_SUM, BITS)
             elif FORMAT == "nvfp4":
-                m, p, own = packed_nvfp4(x.to(tl.float32), m, factor, half, LOG2_PRE, EXACT, SATURATE)
+                m, p, own = packed_nvfp4(x.to(tl.float32), m, factor, half, PRESCALE, EXACT, SATURATE)
             elif EXPCAST:
                 m, p, own = packed_expcast(x, m, factor, floor)
             else:
                 m, p, own = packed_e4m3(x, m, factor, LOG2_PRE)
-            fall = (old - m) * factor if AT_ZERO and PACKED else old - m
+            fall = (old - m) * factor if AT_ZERO and PACKED and SPLIT else old - m
             alpha = exp2(fall, not SPLIT)  # of a sum with large V what a new maximum leaves may show
             l = l * _eight(alpha, BN, BLOCK) + own  # noqa: E741
 

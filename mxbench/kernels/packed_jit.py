@@ -5,8 +5,10 @@ E2M1·2^-14 lies on FP16 so that E2M1's subnormals are FP16's. There rounding to
 integer addition of half a spacing and one mask, subnormals and all; and since the FP32 exponential was cut to FP16, not
 rounded, both see the same side of every tie. An exponential hits a tie only where its argument is an integer.
 
-The scale of a block costs no exponential: its exponent follows from the largest score, and goes into the argument of
-the exponential. Values agree with ``_plain`` up to codes whose quotient lies an ulp or two beside a tie.
+The scale of an MXFP4 block costs no exponential: its exponent follows from the largest score, and goes into the
+argument of the exponential. In BF16 scores are rounded as the reference rounds them before that, two steps in place of
+one: where they are large, a fused step moves codes that lie further from a tie. Values agree with ``_plain`` up to
+codes whose quotient lies an ulp or two beside one.
 
 Words are int32 ``[BM, BN / 2]`` of two BF16 values, or ``[BM, BN / 4]`` of four FP8 ones in the order of the keys, the
 columns being interleaved as ``fused.interleaved`` stores K: a thread's scores are then, byte by byte, its operand of
@@ -21,7 +23,17 @@ import triton.language as tl
 
 from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, round_to_grid
 
-__all__ = ["exp2", "nan_max", "nan_maximum", "packed_e4m3", "packed_expcast", "packed_mx", "packed_nvfp4", "unpacked"]
+__all__ = [
+    "exp2",
+    "less",
+    "nan_max",
+    "nan_maximum",
+    "packed_e4m3",
+    "packed_expcast",
+    "packed_mx",
+    "packed_nvfp4",
+    "unpacked",
+]
 
 MAGIC = tl.constexpr(1.5 * 2.0**23)  # the sum of it and a small number is rounded to an integer, in the low bits
 MAGIC_BITS = tl.constexpr(0x4B400000)
@@ -85,6 +97,24 @@ def exp2(x, SUBNORMAL: tl.constexpr):
 
 
 @triton.jit
+def less(a, b):
+    """The difference, rounded by itself: ``a`` is a product, and the compiler would make one fused step of both."""
+    if INTERPRETED:
+        r = a - b
+    else:
+        asm: tl.constexpr = "sub.rn.f32 $0, $1, $2;"
+        r = tl.inline_asm_elementwise(asm, "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
+    return r
+
+
+@triton.jit
+def _below(block, m, factor):
+    """Scores ``[BM, G, N]`` in the log2 domain, less the maximum, as the reference rounds them."""
+    u = block * factor[:, None, None]
+    return less(u, tl.broadcast_to(m[:, None, None], u.shape))
+
+
+@triton.jit
 def _up(a, b):
     return tl.inline_asm_elementwise("add.rp.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
 
@@ -92,12 +122,6 @@ def _up(a, b):
 @triton.jit
 def _down(a, b):
     return tl.inline_asm_elementwise("add.rm.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _log2(x):
-    asm: tl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
-    return tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -215,7 +239,7 @@ def packed_mx(
 
     Args:
         x: FP32 scores ``[BM, BN]``; times ``factor`` they are in the log2 domain.
-        m: FP32 ``[BM]``, the running maximum: of the scores with ``AT_ZERO``, else of their products with ``factor``.
+        m: FP32 ``[BM]``, the running maximum of the products with ``factor``; of the scores in 8 bits with ``AT_ZERO``.
         factor: FP32 ``[BM]``, positive.
         half: 0x01000100.
         ADD: the exponent of a block is ``u + ADD`` rounded, u being its largest score less the maximum.
@@ -235,7 +259,10 @@ def packed_mx(
     LEAST: tl.constexpr = LEAST_E5M2 if BITS == 8 else LEAST_BF16
     block = tl.reshape(x, [BM, G, 32])
     top = nan_max(block, 2)
-    if AT_ZERO:
+    if BITS == 16:
+        m = nan_maximum(m, nan_max(top, 1) * factor)
+        u = tl.max(_below(top[:, :, None], m, factor), 2) + ADD
+    elif AT_ZERO:
         m = nan_maximum(m, nan_max(top, 1))
         u = (top - m[:, None]) * factor[:, None] + ADD
     else:
@@ -244,7 +271,9 @@ def packed_mx(
     e = tl.maximum(_down(u, MAGIC) if DOWN else _up(u, MAGIC), MAGIC + LEAST)  # also of the -inf of masked blocks
     bits = e.to(tl.int32, bitcast=True) - MAGIC_BITS
     e = e - MAGIC
-    if AT_ZERO:
+    if BITS == 16:
+        p = tl.exp2(_below(block, m, factor) + (-14.0 - e)[:, :, None])
+    elif AT_ZERO:
         p = tl.exp2(tl.fma(block - m[:, None, None], factor[:, None, None], (-14.0 - e)[:, :, None]))
     else:
         p = tl.exp2(tl.fma(block, factor[:, None, None], ((-14.0 - m)[:, None] - e)[:, :, None]))
@@ -282,40 +311,33 @@ def packed_mx(
 
 
 @triton.jit
-def packed_nvfp4(x, m, factor, half, LOG2_PRE: tl.constexpr, EXACT: tl.constexpr, SATURATE: tl.constexpr):
+def packed_nvfp4(x, m, factor, half, PRESCALE: tl.constexpr, EXACT: tl.constexpr, SATURATE: tl.constexpr):
     """A tile of NVFP4 in BF16, with the sum of the unquantised P; P in units of 2^14 over the prescale.
-
-    The sum loses P below 2^-112, which shows only where a mean set aside by V-Smooth is near the limit of FP32.
 
     Args:
         x: FP32 scores ``[BM, BN]``.
         m: FP32 ``[BM]``, the running maximum times ``factor``.
         factor: FP32 ``[BM]``.
         half: 0x01000100.
-        LOG2_PRE: log2 of the prescale.
+        PRESCALE: P is quantised times this.
         EXACT: elements are divided by the scale before it was rounded.
         SATURATE: whether a quotient can exceed 7.
     """
     BM: tl.constexpr = x.shape[0]
     BN: tl.constexpr = x.shape[1]
     block = tl.reshape(x, [BM, BN // 16, 16])
-    top = nan_max(block, 2)
-    m = nan_maximum(m, nan_max(top, 1) * factor)
-    log = tl.fma(top, factor[:, None], (LOG2_PRE - 2.584962500721156 - m)[:, None])  # log2 of the largest over 6
-    exact = tl.minimum(tl.exp2(log), 448.0)
+    m = nan_maximum(m, nan_max(nan_max(block, 2), 1) * factor)
+    p = tl.exp2(_below(block, m, factor))
+    own = tl.sum(tl.reshape(p, [BM, BN // 8, 8]), 1) * (PRESCALE * 2.0**-14)
+    exact = tl.minimum(tl.div_rn(tl.max(p, 2) * PRESCALE, 6.0), 448.0)
     stored = round_to_grid(exact, E4M3_LEAST, 3)
-    if EXACT:
-        divisor = exact
-        log = tl.maximum(tl.minimum(log, 8.807354922057604), -100.0)
-    else:
-        divisor = tl.where(stored == 0, 1.0, stored)  # whatever it is, zeros come of it; the sum is of the exact P
-        log = _log2(divisor)
-    p = tl.exp2(tl.fma(block, factor[:, None, None], ((LOG2_PRE - 14.0 - m)[:, None] - log)[:, :, None]))
-    p = tl.reshape(p, [BM, BN])
+    divisor = exact if EXACT else stored
+    inverse = tl.where(stored == 0, 0.0, (PRESCALE * 2.0**-14) / divisor)  # where the scale is zero, so is the block
+    p = tl.reshape(p * inverse[:, :, None], [BM, BN])
     low, high = _pairs(p)
     codes = _e2m1(low, high, half, SATURATE)
     words = _bf16_word(codes, _spread(_bf16_twice(stored * 2.0**112), 16))
-    return m, words, tl.sum(_sums(p, 16) * _first(divisor, 16), 1)
+    return m, words, own
 
 
 @triton.jit
