@@ -1,7 +1,8 @@
 """Which launch of the fused kernel is fastest on this device: ``python -m mxbench.bench.tune --method mxattn``.
 
-What it finds is written into ``mxbench.kernels.fused_config`` by hand. Every launch is first compared with the one that
-is there now: a faster one that computes something else has no time.
+With ``--passes``, which launch of the pre-pass: one kind of pass is varied at a time. What it finds is written into
+``mxbench.kernels.fused_config`` and ``prepass_config`` by hand. Every launch is first compared with the one that is
+there now: a faster one that computes something else has no time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,13 @@ from mxbench.bench.timing import Spread, clock_for, interleaved
 from mxbench.dispatch import unsupported
 from mxbench.errors import UserError, unknown_name
 from mxbench.kernels.fused_config import Config
+from mxbench.kernels.prepass_config import PASSES, Pass
 from mxbench.models.device import resolve
 
 if TYPE_CHECKING:
     from mxbench.kernels.held import Held
 
-__all__ = ["grid", "main", "words"]
+__all__ = ["grid", "main", "passes", "words"]
 
 _TILES = ((64, 4), (128, 8), (128, 4))  # rows of queries and warps
 _STAGES = (2, 3, 4)
@@ -46,11 +48,18 @@ def grid() -> Iterator[Config]:
         yield Config(block_m=rows, num_warps=warps, num_stages=stages, **switch)
 
 
-def words(config: Config) -> str:
-    """A launch as ``fused_config`` writes it: what differs from a ``Config()``."""
-    plain = Config()
-    changed = {f.name: getattr(config, f.name) for f in fields(config)}
-    return f"Config({', '.join(f'{k}={v}' for k, v in changed.items() if v != getattr(plain, k))})"
+def passes() -> Iterator[Pass]:
+    """The launches of a pass that are tried."""
+    for tile, thread, registers in product((64, 128), (16, 32, 64), (None, 128, 64)):
+        if registers != 64 or thread < 64:
+            yield Pass(tile, thread, registers)
+
+
+def words(shape: Config | Pass) -> str:
+    """A launch as its table writes it: what differs from a ``Config()`` or a ``Pass()``."""
+    plain = type(shape)()
+    changed = {f.name: getattr(shape, f.name) for f in fields(shape)}
+    return f"{type(shape).__name__}({', '.join(f'{k}={v}' for k, v in changed.items() if v != getattr(plain, k))})"
 
 
 def _times(held: Held, spec: Any, dtype: torch.dtype, reps: int, until: float) -> list[tuple[str, float | str]]:
@@ -84,6 +93,35 @@ def _times(held: Held, spec: Any, dtype: torch.dtype, reps: int, until: float) -
     return found
 
 
+def _pass_times(
+    once: Callable[[], Held], device: torch.device, reps: int, until: float
+) -> list[tuple[str, float | str]]:
+    true, clock = once(), clock_for(device)
+    found: list[tuple[str, float | str]] = []
+    for kind, today in list(PASSES.items()):
+        for shape in dict.fromkeys((today, *passes())):
+            if time.monotonic() > until:
+                break
+            name = f"{kind}: {words(shape)}" + (" (in use)" if shape == today else "")
+            PASSES[kind] = shape
+            try:
+                got = guarded(once)
+                if isinstance(got, Failure):
+                    found.append((name, got.reason))
+                elif not all(_same(getattr(got, part), getattr(true, part)) for part in ("q", "k", "v")):
+                    found.append((name, "holds something else"))
+                else:
+                    times, failed = interleaved({name: lambda c: {"kernel": c.time(once)[1]}}, clock, reps=reps)
+                    found.append((name, failed[name].reason if failed else Spread.of(times[name]["kernel"]).median))
+            finally:
+                PASSES[kind] = today
+    return found
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.int8), b.view(torch.int8))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command.
 
@@ -96,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--impl", default="fast", help="fast or conformance")
     add("--shape", default="1x40x75600x128", help="BxHxNxD[:Nk]")
     add("--dtype", default="bfloat16", choices=["bfloat16", "float16"])
+    add("--passes", action="store_true", help="of the pre-pass")
     add("--reps", type=int, default=5, help="timed launches of each")
     add("--seconds", type=float, default=300.0, help="start no launch after this time")
     got = parser.parse_args(arguments)
@@ -112,8 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     operands = draw(shape, device, dtype, 0)
     where = seat(operands, spec)
-    held = hold(operands.q, operands.k, operands.v, spec, got.impl, site=where.site, state=where.state)
-    found = _times(held, spec, dtype, got.reps, until)
+
+    def once() -> Held:
+        return hold(operands.q, operands.k, operands.v, spec, got.impl, site=where.site, state=where.state)
+
+    if got.passes:
+        found = _pass_times(once, device, got.reps, until)
+    else:
+        found = _times(once(), spec, dtype, got.reps, until)
     timed = sorted((ms, name) for name, ms in found if isinstance(ms, float))
     for ms, name in timed:
         print(f"{ms:9.2f} ms  {name}")  # noqa: T201 - the command's result

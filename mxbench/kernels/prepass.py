@@ -1,8 +1,9 @@
 """The pre-pass: what ``mxbench.attention.reference.prepare`` computes, by kernels, in a type of the matrix units.
 
 An operand is read once and written once. What needs all of its tokens first (K's mean, the scale of a tensor or of a
-channel, NVFP4's second level, the power of two that K and V are moved by in E5M2) takes one reading pass before, as do
-means of other blocks of Q than 128 rows. The term that those means owe the scores is a matrix product of torch.
+channel, NVFP4's second level) takes one reading pass before, as do means of other blocks of Q than 128 rows. The term
+that those means owe the scores is a matrix product of torch. E5M2 holds MXFP4 of everyday sizes as it is; where it
+does not, the operand is held anew, moved by powers of two: a row of Q, a head of K, a channel of V each by its own.
 
 Imports Triton: import this module where a kernel is asked for.
 """
@@ -32,6 +33,8 @@ __all__ = ["hold", "reason"]
 
 _MOST_CHANNELS = 256
 _SUM_ROWS = 1024  # tokens of K that one program sums
+
+_APART = 4  # counters of 16 bytes: pointers that Triton makes one program for
 
 Role = Literal["q", "k", "v"]
 
@@ -72,7 +75,6 @@ def hold(
     hold_qk, hold_pv = holds(spec, path)
     rotate, smooth = spec.stage(Hadamard), spec.stage(QBlockMean)
     with torch.cuda.device_of(q):
-        lost = torch.zeros(1, dtype=torch.int32, device=q.device) if "e5m2" in (hold_qk, hold_pv) else None
         order, means = _order(v, spec, site, state, tag)
         k_mean = None
         if spec.stage(KMean) is not None:
@@ -80,10 +82,23 @@ def hold(
         source_q = Source(q, rotate=rotate)
         if smooth is not None:
             source_q = _less_block_means(source_q, smooth.rows)
-        held_q = _operand(apart(source_q), spec.q, "q", hold_qk, lost)
-        held_k = _operand(apart(Source(k, order, k_mean, k.shape[-2], rotate)), spec.k, "k", hold_qk, lost)
-        own_mean = means and spec.v is not None
-        held_v = _operand(Source(v, order, own_mean=own_mean), spec.v, "v", hold_pv, lost, math.lcm(spec.kv_tile, 16))
+        pad = math.lcm(spec.kv_tile, 16)
+        asked: list[_Asked] = [
+            _Asked(apart(source_q), spec.q, "q", hold_qk),
+            _Asked(apart(Source(k, order, k_mean, k.shape[-2], rotate)), spec.k, "k", hold_qk),
+            _Asked(Source(v, order, own_mean=means and spec.v is not None), spec.v, "v", hold_pv, pad),
+        ]
+        lost = None
+        if "e5m2" in (hold_qk, hold_pv):
+            lost = torch.zeros(3, _APART, dtype=torch.int32, device=q.device)
+        held = [_operand(one, None if lost is None else lost[i], lift=False) for i, one in enumerate(asked)]
+        if lost is not None:
+            for i, gone in enumerate(lost[:, 0].tolist()):
+                if gone:
+                    lost[i] = 0
+                    held[i] = _operand(asked[i], lost[i], lift=True)
+            lost = lost[:, 0].sum(dtype=torch.int32)[None]
+        held_q, held_k, held_v = held
         owed = None
         if smooth is not None:
             q_mean = held_q.mean if source_q.own_mean else source_q.mean
@@ -161,10 +176,23 @@ def _row_factors(q: _Operand, k: _Operand) -> torch.Tensor | None:
     return scale.expand(q.values.shape[:3]).contiguous() if scale is not None else None
 
 
-def _operand(
-    source: Source, quantizer: Quantizer | None, role: Role, hold: Hold, lost: torch.Tensor | None, pad: int = 1
-) -> _Operand:
-    """Hold one operand: the reading pass that its scales ask for, and the pass that writes it."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An operand to hold: from where, by which quantiser, in which type, and V with how many tokens at least."""
+
+    source: Source
+    quantizer: Quantizer | None
+    role: Role
+    hold: Hold
+    pad: int = 1
+
+
+def _operand(asked: _Asked, lost: torch.Tensor | None, *, lift: bool) -> _Operand:
+    """Hold one operand: the reading pass that its scales ask for, and the pass that writes it.
+
+    ``lift``: in E5M2, move it by powers of two.
+    """
+    source, quantizer, role, hold = asked.source, asked.quantizer, asked.role, asked.hold
     scale, power, dequantise = None, None, False
     if quantizer is None:
         pass
@@ -176,13 +204,22 @@ def _operand(
         bits, source = largest(source)
         g = divided(bits.amax(-1, keepdim=True).view(torch.float32), NVFP4_RANGE)
         scale = torch.where(g == 0, torch.ones_like(g), g)
-    elif hold == "e5m2" and role != "q":
+    elif lift and hold == "e5m2" and role != "q":
         bits, source = largest(source, finite=True)
         amax = (bits if role == "v" else bits.amax(-1, keepdim=True)).view(torch.float32)
-        lift = (E5M2_TOP - mx_exponent(amax, quantizer.scale_rule)).clamp_(max=E5M2_LIFT)
-        power = power_of_two(lift).expand(*lift.shape[:2], source.x.shape[-1]).contiguous()
+        by = (E5M2_TOP - mx_exponent(amax, quantizer.scale_rule)).clamp_(max=E5M2_LIFT)
+        power = power_of_two(by).expand(*by.shape[:2], source.x.shape[-1]).contiguous()
     values, rows, mean = quantised(
-        source, quantizer, role, hold, pad=pad, scale=scale, power=power, dequantise=dequantise, lost=lost
+        source,
+        quantizer,
+        role,
+        hold,
+        pad=asked.pad,
+        scale=scale,
+        power=power,
+        lift=lift,
+        dequantise=dequantise,
+        lost=lost,
     )
     if power is not None:
         scale = 1.0 / (power if role == "v" else power[..., :1])

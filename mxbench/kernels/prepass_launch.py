@@ -16,6 +16,7 @@ from mxbench.attention.spec import Hadamard
 from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.held import Hold
+from mxbench.kernels.prepass_config import Pass, pass_for
 from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
 from mxbench.kernels.quantise_jit import mx_addend
@@ -24,9 +25,7 @@ __all__ = ["TILE", "Source", "apart", "is_apart", "largest", "quantised", "sums"
 
 TILE = ROWS  # tokens of a tile: every group of rows, and every block of V-Smooth, lies in one
 _SUM_TILE = 64
-_THREAD = 64  # elements of a tile that a thread keeps in registers
 _NARROW = 128  # channels of a tile that a rotation leaves registers for
-_REGISTERS = 128  # of a thread, where the compiler would take more: two programs then share a multiprocessor
 
 _DTYPES: dict[Hold, torch.dtype] = {
     "float32": torch.float32,
@@ -68,15 +67,18 @@ def _tiles(n: int, rows: int) -> int:
     return -(-n // rows)
 
 
-def _launch(kernel: Any, per_head: int, elements: int, tensors: list[torch.Tensor | None], **constants: Any) -> None:
-    """Run ``per_head`` programs of a kernel for every head of the first tensor, on tiles of ``elements``."""
+def _launch(kernel: Any, per_head: int, shape: Pass, tensors: list[torch.Tensor | None], **constants: Any) -> None:
+    """Run ``per_head`` programs of a kernel for every head of the first tensor, on tiles of ``TILE`` by ``BD``."""
     x = tensors[0]
     assert x is not None
-    heads = x.shape[0] * x.shape[1]
-    thread = _THREAD if not constants.get("PIECES") else _THREAD // 2  # a rotation keeps a sum in two parts
-    warps = max(1, elements // (32 * thread))
-    kernel[(per_head * heads,)](
-        *tensors, *x.stride(), x.shape[1], HEADS_FIRST=x.stride(1) < x.stride(2), num_warps=warps, **constants
+    kernel[(per_head * x.shape[0] * x.shape[1],)](
+        *tensors,
+        *x.stride(),
+        x.shape[1],
+        HEADS_FIRST=x.stride(1) < x.stride(2),
+        num_warps=max(1, constants["TILE"] * constants["BD"] // (32 * shape.thread)),
+        maxnreg=shape.registers,
+        **constants,
     )
 
 
@@ -86,7 +88,7 @@ def sums(x: torch.Tensor, rows: int) -> torch.Tensor:
     groups, padded = _tiles(n, rows), _padded(d)
     out = torch.empty(b, h, groups, d, dtype=torch.float64, device=x.device)
     _launch(
-        sums_kernel, groups, _SUM_TILE * padded, [x, out],
+        sums_kernel, groups, Pass(), [x, out],
         N=n, groups=groups, GROUP=rows, D=d, BD=padded, TILE=_SUM_TILE,
     )  # fmt: skip
     return out
@@ -103,12 +105,12 @@ def apart(source: Source) -> Source:
         return source
     assert not source.own_mean
     b, h, n, d = source.x.shape
-    tile = TILE * _NARROW // _padded(d)
+    shape = pass_for(rotated=True, hold="", whole=False)
+    tile = min(shape.tile, TILE * _NARROW // _padded(d))
     out = torch.empty(b, h, n, d, dtype=torch.float32, device=source.x.device)
-    tensors, constants = _tile_arguments(source, None)
-    constants["TILE"] = tile
+    tensors, constants = _tile_arguments(source, None, tile)
     tiles = _tiles(n, tile)
-    _launch(prepared_kernel, tiles, tile * _padded(d), [*tensors, out], tiles=tiles, **constants)
+    _launch(prepared_kernel, tiles, shape, [*tensors, out], tiles=tiles, **constants)
     return Source(out)
 
 
@@ -123,14 +125,12 @@ def largest(source: Source, *, finite: bool = False) -> tuple[torch.Tensor, Sour
         int32 ``[B,H,D]``, and the source with its own means made.
     """
     b, h, n, d = source.x.shape
-    tiles = _tiles(n, TILE)
+    shape = pass_for(rotated=source.rotate is not None, hold="", whole=source.own_mean)
+    tiles = _tiles(n, shape.tile)
     made = _own_means(source)
     out = torch.empty(b, h, tiles, d, dtype=torch.int32, device=source.x.device)
-    tensors, constants = _tile_arguments(source, made)
-    _launch(
-        largest_kernel, tiles, TILE * _padded(d), [*tensors, out],
-        tiles=tiles, FINITE=finite, **constants,
-    )  # fmt: skip
+    tensors, constants = _tile_arguments(source, made, shape.tile)
+    _launch(largest_kernel, tiles, shape, [*tensors, out], tiles=tiles, FINITE=finite, **constants)
     if made is not None:
         source = replace(source, mean=made, mean_rows=TILE, own_mean=False)
     return out.amax(-2), source
@@ -145,6 +145,7 @@ def quantised(
     pad: int = 1,
     scale: torch.Tensor | None = None,
     power: torch.Tensor | None = None,
+    lift: bool = False,
     dequantise: bool = False,
     lost: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -157,7 +158,8 @@ def quantised(
         hold: what to write.
         pad: those holds of V are padded with zeros to a multiple of ``pad`` tokens.
         scale: FP32 scales made before: ``[B,H,1]`` of the tensor (of NVFP4: the second level) or ``[B,H,D]``.
-        power: FP32 ``[B,H,D]`` powers of two that MXFP4 is moved by in E5M2; None for one a row.
+        power: FP32 ``[B,H,D]`` powers of two that MXFP4 is moved by in E5M2; None for one a row, where ``lift``.
+        lift: move it at all.
         dequantise: multiply the scales in.
         lost: int32 ``[1]``, to which the elements are added that E5M2 does not hold.
 
@@ -172,15 +174,17 @@ def quantised(
     grain = "none" if quantizer is None else quantizer.granularity
     if grain == "sage_threads":
         grain = f"sage_{role}"
-    by_rows = grain in ("rows", "sage_q", "sage_k") or (hold == "e5m2" and power is None)
+    by_groups = grain in ("rows", "sage_q", "sage_k")
+    by_rows = by_groups or (hold == "e5m2" and lift and power is None)
     rows = torch.empty(b, h, n, dtype=torch.float32, device=device) if by_rows else None
     made = _own_means(source)
-    tensors, constants = _tile_arguments(source, made)
-    tiles = _tiles(n_out, TILE)
+    shape = pass_for(rotated=source.rotate is not None, hold=hold, whole=by_groups or source.own_mean)
+    tensors, constants = _tile_arguments(source, made, shape.tile)
+    tiles = _tiles(n_out, shape.tile)
     _launch(
         quantise_kernel,
         tiles,
-        TILE * _padded(d),
+        shape,
         # Codes are made from bits, and written as integers.
         [*tensors, scale, power, values.view(_BITS.get(values.itemsize, values.dtype)), rows, lost],
         n_out=n_out,
@@ -193,7 +197,7 @@ def quantised(
         EPS=0.0 if quantizer is None else quantizer.eps,
         DEQUANTISE=dequantise,
         HOLD=hold,
-        maxnreg=_REGISTERS if hold == "e5m2" and source.rotate is None else None,
+        LIFT=lift,
         **constants,
     )
     return values, rows, made if source.own_mean else source.mean
@@ -206,7 +210,9 @@ def _own_means(source: Source) -> torch.Tensor | None:
     return torch.empty(b, h, _tiles(n, TILE), d, dtype=torch.float32, device=source.x.device)
 
 
-def _tile_arguments(source: Source, made: torch.Tensor | None) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
+def _tile_arguments(
+    source: Source, made: torch.Tensor | None, tile: int
+) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
     """The arguments that ``prepared_tile`` takes: pointers, and the others by name."""
     x, mean = source.x, source.mean
     d = x.shape[-1]
@@ -221,12 +227,12 @@ def _tile_arguments(source: Source, made: torch.Tensor | None) -> tuple[list[tor
         "N": x.shape[-2],
         "mean_rows": source.mean_rows,
         "mean_groups": mean.shape[-2] if mean is not None else 0,
-        "TILE_MEAN": mean is None or mean.shape[-2] == 1 or source.mean_rows % TILE == 0,
+        "TILE_MEAN": mean is None or mean.shape[-2] == 1 or source.mean_rows % tile == 0,
         "NORM": d**-0.5,
         "PIECES": pieces,
         "D": d,
         "BD": padded,
-        "TILE": TILE,
+        "TILE": tile,
     }
     return [x, source.order, mean, rotation, made], constants
 

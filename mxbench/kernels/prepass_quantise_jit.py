@@ -29,6 +29,7 @@ __all__ = ["quantise_kernel"]
 E5M2_TOP = tl.constexpr(plan.E5M2_TOP)
 E5M2_LIFT = tl.constexpr(plan.E5M2_LIFT)
 E5M2_REST = tl.constexpr((1 << 21) - 1)  # bits below E5M2's last, once its fields are moved to FP32's
+E5M2_MOST = tl.constexpr(0x7B << 21)  # and those of its largest value
 
 
 @triton.jit
@@ -134,7 +135,8 @@ def in_e5m2(value, power, lost_ptr):
     """int8 E5M2 codes of MXFP4 values times a power of two; counts what E5M2 does not hold."""
     moved = value * power
     bits = abs_bits(moved * (2.0**-112))
-    gone = (value != 0) & (value == value) & ((bits == 0) | ((bits & E5M2_REST) != 0))
+    beyond = (bits == 0) | ((bits & E5M2_REST) != 0) | (bits > E5M2_MOST)
+    gone = (value != 0) & (value == value) & beyond
     tl.atomic_add(lost_ptr, tl.sum(tl.sum(gone.to(tl.int32), axis=1), axis=0))
     return e5m2_byte(moved)
 
@@ -169,6 +171,7 @@ def quantise_kernel(
     EPS: tl.constexpr,
     DEQUANTISE: tl.constexpr,
     HOLD: tl.constexpr,
+    LIFT: tl.constexpr,
     TILE_MEAN: tl.constexpr,
     NORM: tl.constexpr,
     PIECES: tl.constexpr,
@@ -180,9 +183,10 @@ def quantise_kernel(
     """Quantise a tile of a head and write it; what ``prepared_tile`` takes is as there.
 
     ``scale_ptr``: FP32 scales made before, ``[B,H]`` of the tensor (of NVFP4: the second level) or ``[B,H,D]`` of the
-    channels, or None. ``power_ptr``: FP32 ``[B,H,D]`` powers of two for E5M2, or None for one a row, whose inverse goes
-    to ``row_scale_ptr``, as the scales of rows do (FP32 ``[B,H,N]``). ``lost_ptr``: int32 counter of what E5M2 does not
-    hold. ``out_ptr``: ``[B,H,n_out,D]``, or ``[B,H,D,n_out]`` for the 8-bit holds of V, n_out being N with its padding.
+    channels, or None. ``power_ptr``, read where LIFT: FP32 ``[B,H,D]`` powers of two for E5M2, or None for one a row,
+    whose inverse goes to ``row_scale_ptr``, as the scales of rows do (FP32 ``[B,H,N]``). ``lost_ptr``: int32 counter of
+    what E5M2 does not hold. ``out_ptr``: ``[B,H,n_out,D]``, or ``[B,H,D,n_out]`` for the 8-bit holds of V, n_out being
+    N with its padding.
     FORMAT is mxfp4, nvfp4, e4m3, int8 or none; GRAIN block, tensor, channel, rows, sage_q, sage_k or none.
     """
     bh, tile = located(tiles, HEADS_FIRST)
@@ -215,7 +219,8 @@ def quantise_kernel(
         TILE,
     )
     cols = tl.arange(0, BD)
-    if HOLD == "e5m2":
+    power = 1.0
+    if HOLD == "e5m2" and LIFT:
         if power_ptr is None:
             bits = abs_bits(x)
             most = tl.max(tl.where(bits < EXPONENT, bits, 0), axis=1)

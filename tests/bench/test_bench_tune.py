@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from mxbench.bench.tune import grid, main, words
+from mxbench.bench.tune import grid, main, passes, words
 from mxbench.errors import UserError
 from mxbench.kernels.fused_config import CONFIGS, Config
+from mxbench.kernels.prepass_config import PASSES, Pass
 
 
 def test_every_launch_is_tried_once_and_its_words_make_it_again():
@@ -13,6 +14,10 @@ def test_every_launch_is_tried_once_and_its_words_make_it_again():
     assert len(tried) == len(set(tried)) >= 30
     for config in [*tried, *CONFIGS.values()]:
         assert eval(words(config), {"Config": Config}) == config
+    shapes = list(passes())
+    assert len(shapes) == len(set(shapes))
+    for shape in [*shapes, *PASSES.values()]:
+        assert eval(words(shape), {"Pass": Pass}) == shape
     assert all(config.block_m % (16 * config.num_warps) == 0 for config in tried)
 
 
@@ -31,9 +36,10 @@ def test_what_it_cannot_do_is_one_line(arguments, said):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("more", [[], ["--passes"]], ids=str)
 @pytest.mark.parametrize(("method", "impl"), [("mxattn", "fast"), ("nvfp4", "conformance")])
-def test_a_small_shape_is_tuned(capsys, method, impl):
-    main(["--method", method, "--impl", impl, "--shape", "1x2x1000x64", "--reps", "1", "--seconds", "30"])
+def test_a_small_shape_is_tuned(capsys, method, impl, more):
+    main(["--method", method, "--impl", impl, "--shape", "1x2x1000x64", "--reps", "1", "--seconds", "30", *more])
     out = capsys.readouterr().out
     assert "(in use)" in out
     assert "computes something else" not in out

@@ -42,6 +42,7 @@ from mxbench.errors import UserError
 from mxbench.formats.block import quantise
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.prepass import hold, reason
+from mxbench.kernels.prepass_config import PASSES
 
 SHAPES = [(1, 2, 1, 64), (2, 1, 17, 32), (1, 1, 129, 80), (1, 2, 193, 128)]
 
@@ -104,6 +105,15 @@ def test_every_spec_on_every_path(name: str, path: str) -> None:
             check(kept(tensors, spec, path), wanted(tensors, spec), spec)
 
 
+@pytest.mark.parametrize("tile", [32, 64])
+@pytest.mark.parametrize("name", ["mxattn", "vc8", "vc4", "nvfp4-sage", "sage2", "blocks of 256"])
+def test_the_tile_of_a_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch, name: str, tile: int) -> None:
+    spec, tensors = SPECS[name], operands((1, 1, 300, 64))
+    for kind, shape in PASSES.items():
+        monkeypatch.setitem(PASSES, kind, replace(shape, tile=tile))
+    check(kept(tensors, spec, "conformance"), wanted(tensors, spec), spec)
+
+
 @pytest.mark.parametrize("path", ["conformance", "fast"])
 @pytest.mark.parametrize("name", ["mxattn", "vc8", "smoothed and rotated"])
 def test_more_channels_than_a_rotation_has_registers_for(name: str, path: str) -> None:
@@ -158,6 +168,8 @@ def test_a_factor_for_all_keys_stands_with_the_queries() -> None:
     tensors = operands((1, 2, 193, 64))
     for name, path in (("nvfp4", "conformance"), ("fp8", "conformance"), ("fp8", "fast"), ("mxattn", "fast")):
         spec = METHODS[name].spec
+        if name == "mxattn":
+            tensors[1] = tensors[1] * 2.0**-30  # beside what E5M2 holds as it is
         held = kept(tensors, spec, path)
         assert held.k_scale is None
         assert held.q_scale is not None
@@ -174,6 +186,18 @@ def test_a_factor_for_all_keys_stands_with_the_queries() -> None:
         both = scores(held.q.float() * held.q_scale[..., None], held.k.float())
         expected = wanted(tensors, spec)
         torch.testing.assert_close(both, scores(*expected.factored()), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("power", [-40, -8, 0, 11, 14, 40])
+def test_e5m2_holds_everyday_operands_as_they_are_and_others_by_powers_of_two(power: int) -> None:
+    spec, tensors = METHODS["mxattn"].spec, operands((1, 2, 193, 64))
+    moved = power in (-40, 14, 40)
+    for which in (1, 2):
+        some = [x * 2.0**power if i == which else x for i, x in enumerate(tensors)]
+        held = kept(some, spec, "fast")
+        assert (held.q_scale is not None) == (moved and which == 1)
+        assert (held.v_scale is not None) == (moved and which == 2)
+        check(held, wanted(some, spec), spec)
 
 
 @pytest.mark.parametrize("name", ["mxattn", "nvfp4-sage", "sage2", "vc8", "vc4"])

@@ -1,0 +1,43 @@
+"""How passes over an operand are launched: tokens of a tile and elements of a thread, one table. Needs no Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mxbench.formats.groups import ROWS
+
+__all__ = ["PASSES", "Pass", "pass_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How a pass is shaped. No field changes what is computed.
+
+    Attributes:
+        tile: tokens of a program. Groups of rows and blocks of V-Smooth ask for all 128.
+        thread: elements of the tile that a thread keeps in registers.
+        registers: most registers a thread; None leaves it to the compiler.
+    """
+
+    tile: int = ROWS
+    thread: int = 64
+    registers: int | None = None
+
+
+PASSES: dict[str, Pass] = {
+    "rotated": Pass(thread=32),  # a rotation keeps a sum in two parts
+    "e5m2": Pass(registers=128),  # where the compiler would take more: two programs then share a multiprocessor
+    "plain": Pass(),
+}
+
+
+def pass_for(*, rotated: bool, hold: str, whole: bool) -> Pass:
+    """The entry for a pass.
+
+    Args:
+        rotated: it rotates.
+        hold: what it writes; empty where it only reads.
+        whole: its groups need tiles of 128 tokens.
+    """
+    found = PASSES["rotated" if rotated else "e5m2" if hold == "e5m2" else "plain"]
+    return replace(found, tile=ROWS) if whole else found
