@@ -13,10 +13,11 @@ from mxbench.attention.reference import reference
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
+from mxbench.attention.value import lloyd as plain_lloyd
 from mxbench.errors import UserError, unknown_name
-from mxbench.kernels import EXACT, FAMILY, Tally, supports
+from mxbench.kernels import EXACT, FAMILY, Tally, groups, supports
 
-__all__ = ["IMPLS", "Tally", "attend", "default_impl", "unsupported"]
+__all__ = ["IMPLS", "Tally", "attend", "default_impl", "lloyd", "unsupported"]
 
 IMPLS: dict[str, str] = {
     "reference": "the tiled reference in plain torch, on any device",
@@ -40,6 +41,21 @@ def default_impl(
             if supports(spec, impl, device, dtype, dims) is None:
                 return impl
     return "reference"
+
+
+def lloyd(
+    v: torch.Tensor, clusters: int, iterations: int, centres: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """V-Smooth's clusters, as ``mxbench.attention.value.lloyd``: by a kernel on a CUDA device, whatever impl computes.
+
+    The reference and the kernels then work on one grouping: one made with other roundings is another.
+    """
+    if groups(v.device):
+        from mxbench.kernels import grouping
+
+        if grouping.suits(v, clusters):
+            return grouping.lloyd(v, clusters, iterations, centres)
+    return plain_lloyd(v, clusters, iterations, centres)
 
 
 def unsupported(

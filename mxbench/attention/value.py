@@ -6,13 +6,13 @@ Source: VC-Attention, arXiv:2609.15810, section 3. The grouping itself is a choi
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
 
-from mxbench.attention.qk import mean_of
+from mxbench.attention.qk import contiguous_fp32, mean_of
 from mxbench.attention.site import Site
 from mxbench.attention.spec import VSmooth
 from mxbench.errors import UserError
@@ -20,7 +20,16 @@ from mxbench.formats.block import quantise
 from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 
-__all__ = ["GroupingState", "SmoothedValue", "active_steps", "arrange", "lloyd", "smooth_value"]
+__all__ = [
+    "GroupingState",
+    "Lloyd",
+    "SmoothedValue",
+    "active_steps",
+    "arrange",
+    "first_centres",
+    "lloyd",
+    "smooth_value",
+]
 
 CUBE = (2, 8, 8)
 _CHUNK = 1 << 26  # distances held at once
@@ -32,14 +41,23 @@ class _Grouping:
     centres: torch.Tensor | None  # FP32 [B,H,k,D]
 
 
+Lloyd = Callable[[torch.Tensor, int, int, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
+"""Lloyd's algorithm, as :func:`lloyd` is."""
+
+
 @dataclass(slots=True)
 class GroupingState:
     """Groupings that outlive a call; one object a render, owned by whoever runs the denoising loop.
 
     A grouping belongs to an (expert, layer, kind, guidance branch, shape) and is dropped at step 0.
+
+    Attributes:
+        groupings: by what they belong to.
+        lloyd: what makes clusters; None for :func:`lloyd`.
     """
 
     groupings: dict[tuple[Hashable, ...], _Grouping] = field(default_factory=dict)
+    lloyd: Lloyd | None = None
 
 
 def active_steps(smooth: VSmooth, n_steps: int) -> list[int]:
@@ -66,7 +84,7 @@ def arrange(
     """The order of the tokens at this site, and whether block means are subtracted here.
 
     Args:
-        v: FP32 ``[B,H,N,D]`` in token order.
+        v: ``[B,H,N,D]`` in token order, any float dtype and strides.
         smooth: the fields of the method.
         site: None groups afresh, with means.
         state: where groupings are kept between calls; needed with a site.
@@ -76,7 +94,7 @@ def arrange(
         int64 ``[B,H,N]`` such that ``v[order]`` is the new order, or None for the order as it is; and the flag.
     """
     if site is None:
-        return _group(v, smooth, None, None).order, True
+        return _group(v, smooth, None, None, lloyd).order, True
     if state is None:
         raise UserError("V-Smooth at a site keeps its grouping from step to step", "pass a GroupingState as state")
     key = (site.expert, site.layer, site.kind, site.branch, tuple(v.shape), tag)
@@ -89,13 +107,17 @@ def arrange(
         return (known.order if known is not None else None), False
     refresh = 1 if smooth.placement == "every" else smooth.refresh
     if known is None or steps.index(site.step) % refresh == 0:
-        known = _group(v, smooth, site.grid, known.centres if known is not None else None)
+        known = _group(v, smooth, site.grid, known.centres if known is not None else None, state.lloyd or lloyd)
         state.groupings[key] = known
     return known.order, True
 
 
 def _group(
-    v: torch.Tensor, smooth: VSmooth, grid: tuple[int, int, int] | None, centres: torch.Tensor | None
+    v: torch.Tensor,
+    smooth: VSmooth,
+    grid: tuple[int, int, int] | None,
+    centres: torch.Tensor | None,
+    lloyd: Lloyd,
 ) -> _Grouping:
     """Order the video tokens; text tokens of joint attention stay behind them in their order."""
     b, h, n, _ = v.shape
@@ -132,16 +154,23 @@ def _cube_order(grid: tuple[int, int, int]) -> torch.Tensor:
     return rank.argsort(stable=True)
 
 
+def first_centres(v: torch.Tensor, clusters: int) -> torch.Tensor:
+    """The rows of V that Lloyd's algorithm starts at, FP32 ``[B,H,k,D]``: floor(i·(N-1)/(k-1)), k at most N."""
+    n = v.shape[-2]
+    k = min(clusters, n)
+    return v[:, :, [i * (n - 1) // max(k - 1, 1) for i in range(k)], :].float()
+
+
 def lloyd(
     v: torch.Tensor, clusters: int, iterations: int, centres: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Lloyd's algorithm on the rows of V, per (batch, head), in FP32.
 
-    Starts at rows floor(i·(N-1)/(k-1)) unless centres are given; assigns and updates ``iterations`` times, then assigns
-    once more. Ties go to the lowest label; an empty cluster keeps its centre.
+    Starts at ``first_centres`` unless centres are given; assigns and updates ``iterations`` times, then assigns once
+    more. Ties go to the lowest label; an empty cluster keeps its centre.
 
     Args:
-        v: FP32 ``[B,H,N,D]``.
+        v: ``[B,H,N,D]``, any float dtype and strides.
         clusters: k is ``min(clusters, N)``.
         iterations: rounds of assign and update.
         centres: FP32 ``[B,H,k,D]`` to start from.
@@ -149,11 +178,11 @@ def lloyd(
     Returns:
         int64 labels ``[B,H,N]`` and FP32 centres ``[B,H,k,D]``.
     """
+    v = contiguous_fp32(v)
     b, h, n, d = v.shape
     k = min(clusters, n)
     if centres is None:
-        start = [i * (n - 1) // max(k - 1, 1) for i in range(k)]
-        centres = v[:, :, start, :]
+        centres = first_centres(v, clusters)
     flat, points = centres.reshape(b * h, k, d), v.reshape(b * h, n, d)
     labels = torch.empty(b * h, n, dtype=torch.int64, device=v.device)
     moved = torch.empty_like(flat)

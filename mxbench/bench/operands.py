@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mxbench.attention.qk import contiguous_fp32
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState, arrange
 from mxbench.bench.shapes import Shape
+from mxbench.dispatch import lloyd
 
 __all__ = ["ABOUT", "BLOCK", "Operands", "Sample", "Seat", "draw", "sample", "seat"]
 
@@ -80,8 +80,8 @@ def seat(operands: Operands, spec: AttentionSpec) -> Seat:
     """A step of a render for a method with V-Smooth, its grouping already made: most calls of a render are such."""
     if spec.v_smooth is None:
         return Seat()
-    state = GroupingState()
-    arrange(contiguous_fp32(operands.v), spec.v_smooth, replace(_SITE, step=0), state)
+    state = GroupingState(lloyd=lloyd)
+    arrange(operands.v, spec.v_smooth, replace(_SITE, step=0), state)
     return Seat(_SITE, state)
 
 

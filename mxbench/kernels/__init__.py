@@ -14,7 +14,7 @@ from mxbench.attention.spec import AttentionSpec
 from mxbench.kernels.exact import EXACT
 from mxbench.kernels.prepass_plan import reason
 
-__all__ = ["EXACT", "FAMILY", "Tally", "supports"]
+__all__ = ["EXACT", "FAMILY", "Tally", "groups", "supports"]
 
 FAMILY: dict[str, str] = {
     "conformance": "quantised methods by Triton kernels on BF16 matrix units, which hold every value",
@@ -67,6 +67,13 @@ def supports(
     from mxbench.kernels.fused import unsuited
 
     return reason(spec, impl, dtype) or unsuited(spec, max(dims or _DIMS))
+
+
+def groups(device: torch.device) -> bool:
+    """Whether the kernel of V-Smooth's grouping runs there; it needs BF16 matrix units."""
+    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0) and not _interpreted()
 
 
 def _missing(impl: str, device: torch.device) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.packed_jit import nan_max, nan_maximum
+from mxbench.kernels.packed_steps_jit import nan_max, nan_maximum
 from mxbench.kernels.quantise_jit import (
     E4M3_LEAST,
     INTERPRETED,

@@ -21,90 +21,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, round_to_grid
+from mxbench.kernels.packed_steps_jit import add16, fours, high_half, less, low_half, nan_max, nan_maximum, pairs
+from mxbench.kernels.quantise_jit import E4M3_LEAST, round_to_grid
 
-__all__ = [
-    "exp2",
-    "less",
-    "nan_max",
-    "nan_maximum",
-    "packed_e4m3",
-    "packed_expcast",
-    "packed_mx",
-    "packed_nvfp4",
-    "unpacked",
-]
+__all__ = ["packed_mx", "packed_nvfp4"]
 
 MAGIC = tl.constexpr(1.5 * 2.0**23)  # the sum of it and a small number is rounded to an integer, in the low bits
 MAGIC_BITS = tl.constexpr(0x4B400000)
 LEAST_E5M2 = tl.constexpr(-31)  # exponents of scales stop here: at -31 the factor of a block is zero
 LEAST_BF16 = tl.constexpr(-127)  # where E8M0's end
-
-
-@triton.jit
-def _pairs(x):
-    """``[BM, BN]`` as columns (2i, 2i + 1): two tensors ``[BM, BN / 2]``. Nothing moves between threads."""
-    return tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
-
-
-@triton.jit
-def _fours(x):
-    """Pairs ``[BM, BN / 2]`` that share a word of four: of column bits (b, j, j0, t) those of j0 = 0, and of 1."""
-    BM: tl.constexpr = x.shape[0]
-    G: tl.constexpr = x.shape[1] // 16
-    a, b = tl.split(tl.permute(tl.reshape(x, [BM, G, 2, 2, 4]), [0, 1, 2, 4, 3]))
-    return tl.reshape(a, [BM, G * 8]), tl.reshape(b, [BM, G * 8])
-
-
-@triton.jit
-def unpacked(words, BITS: tl.constexpr):
-    """Words as int8 or int16 ``[BM, BN]``. A broadcast in place of the joins would be moved behind the instruction."""
-    w = tl.join(words, words)
-    if BITS == 8:
-        w = tl.join(w, w)
-        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [w], dtype=tl.int8, is_pure=True, pack=4)
-    else:
-        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [w], dtype=tl.int16, is_pure=True, pack=2)
-    return tl.reshape(x, [words.shape[0], words.shape[1] * (32 // BITS)])
-
-
-@triton.jit
-def nan_maximum(a, b):
-    """The larger, NaN where one is: floating maxima drop it on a GPU."""
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def nan_max(x, AXIS: tl.constexpr):
-    """The largest along an axis, NaN where there is one."""
-    if INTERPRETED:
-        sick = x != x
-        top = tl.max(tl.where(sick, float("-inf"), x), AXIS) + tl.sum(tl.where(sick, x, 0.0), AXIS)
-    else:
-        top = tl.reduce(x, AXIS, nan_maximum)
-    return top
-
-
-@triton.jit
-def exp2(x, SUBNORMAL: tl.constexpr):
-    """2^x. Below 2^-126 zero, unless ``SUBNORMAL``, which costs three more instructions; the interpreter keeps it."""
-    if SUBNORMAL and not INTERPRETED:
-        asm: tl.constexpr = "ex2.approx.f32 $0, $1;"
-        y = tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        y = tl.exp2(x)  # compiled to ex2.approx.ftz
-    return y
-
-
-@triton.jit
-def less(a, b):
-    """The difference, rounded by itself: ``a`` is a product, and the compiler would make one fused step of both."""
-    if INTERPRETED:
-        r = a - b
-    else:
-        asm: tl.constexpr = "sub.rn.f32 $0, $1, $2;"
-        r = tl.inline_asm_elementwise(asm, "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
-    return r
 
 
 @triton.jit
@@ -122,23 +47,6 @@ def _up(a, b):
 @triton.jit
 def _down(a, b):
     return tl.inline_asm_elementwise("add.rm.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _add16(a, b):
-    return tl.inline_asm_elementwise("add.rn.f16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _low(a):
-    asm: tl.constexpr = "{ .reg .b16 l, h; mov.b32 {l, h}, $1; cvt.f32.f16 $0, l; }"
-    return tl.inline_asm_elementwise(asm, "=f,r", [a], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _high(a):
-    asm: tl.constexpr = "{ .reg .b16 l, h; mov.b32 {l, h}, $1; cvt.f32.f16 $0, h; }"
-    return tl.inline_asm_elementwise(asm, "=f,r", [a], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -204,7 +112,7 @@ def _spread(x, BLOCK: tl.constexpr):
     """A value a block ``[BM, G]`` for every pair of columns ``[BM, G * BLOCK / 2]``: the same registers."""
     BM: tl.constexpr = x.shape[0]
     G: tl.constexpr = x.shape[1]
-    low, _high = _pairs(tl.reshape(tl.broadcast_to(x[:, :, None], [BM, G, BLOCK]), [BM, G * BLOCK]))
+    low, _high = pairs(tl.reshape(tl.broadcast_to(x[:, :, None], [BM, G, BLOCK]), [BM, G * BLOCK]))
     return low
 
 
@@ -278,14 +186,14 @@ def packed_mx(
     else:
         p = tl.exp2(tl.fma(block, factor[:, None, None], ((-14.0 - m)[:, None] - e)[:, :, None]))
     p = tl.reshape(p, [BM, BN])
-    low, high = _pairs(p)
+    low, high = pairs(p)
     codes = _e2m1(low, high, half, SATURATE)
     if BITS == 8:
         units = _halves_of_units(codes)
         shift: tl.constexpr = 29  # 2^-14 to 2^15
         power = _spread((bits + 31) * 0x04000400, 32)  # FP16 pairs of 2^(e + 16)
-        a, b = _fours(units)
-        power_of_four, _same = _fours(power)
+        a, b = fours(units)
+        power_of_four, _same = fours(power)
         words = _e5m2_word(a, b, power_of_four)
     else:
         shift: tl.constexpr = 13  # 2^-14 to 2^-1
@@ -293,17 +201,17 @@ def packed_mx(
     if QUANTISED_SUM:
         # Twice over pairs in FP16, where sums of eight are exact; then FP32, times the block's power of two.
         if BITS == 16:
-            a, b = _fours(_quarters_of_units(codes))
-        c, d = tl.split(tl.permute(tl.reshape(_add16(a, b), [BM, G, 2, 4]), [0, 1, 3, 2]))
-        total = _add16(c, d)
+            a, b = fours(_quarters_of_units(codes))
+        c, d = tl.split(tl.permute(tl.reshape(add16(a, b), [BM, G, 2, 4]), [0, 1, 3, 2]))
+        total = add16(c, d)
         if BITS == 8:
             f, _same = tl.split(tl.permute(tl.reshape(power_of_four, [BM, G, 2, 4]), [0, 1, 3, 2]))
-            f = _low(f)  # zero where the block is
+            f = low_half(f)  # zero where the block is
         else:
             f = _spread(((bits + 128) << 23).to(tl.float32, bitcast=True), 32)  # 2^(e + 1), never subnormal
-            f, _same = _fours(f)
+            f, _same = fours(f)
             f, _same = tl.split(tl.permute(tl.reshape(f, [BM, G, 2, 4]), [0, 1, 3, 2]))
-        own = tl.reshape(tl.join(tl.sum(_low(total) * f, 1), tl.sum(_high(total) * f, 1)), [BM, 8])
+        own = tl.reshape(tl.join(tl.sum(low_half(total) * f, 1), tl.sum(high_half(total) * f, 1)), [BM, 8])
     else:
         f = _first(((bits + (127 + shift)) << 23).to(tl.float32, bitcast=True), 32)
         own = tl.sum(_sums(p, 32) * f, 1)
@@ -334,75 +242,7 @@ def packed_nvfp4(x, m, factor, half, PRESCALE: tl.constexpr, EXACT: tl.constexpr
     divisor = exact if EXACT else stored
     inverse = tl.where(stored == 0, 0.0, (PRESCALE * 2.0**-14) / divisor)  # where the scale is zero, so is the block
     p = tl.reshape(p * inverse[:, :, None], [BM, BN])
-    low, high = _pairs(p)
+    low, high = pairs(p)
     codes = _e2m1(low, high, half, SATURATE)
     words = _bf16_word(codes, _spread(_bf16_twice(stored * 2.0**112), 16))
     return m, words, own
-
-
-@triton.jit
-def _row_maximum(x, m, factor):
-    if x.dtype.is_int():
-        top = tl.max(x, 1).to(tl.float32)
-    else:
-        top = nan_max(x, 1)
-    return nan_maximum(m, top * factor)
-
-
-@triton.jit
-def packed_e4m3(x, m, factor, LOG2_PRE: tl.constexpr):
-    """A tile of E4M3, and the sum of the unquantised P; both times the prescale. ``x`` may be int32."""
-    BM: tl.constexpr = x.shape[0]
-    BN: tl.constexpr = x.shape[1]
-    m = _row_maximum(x, m, factor)
-    p = tl.exp2(tl.fma(x.to(tl.float32), factor[:, None], (LOG2_PRE - m)[:, None]))
-    low, high = _pairs(p)
-    a, c = _fours(low)
-    b, d = _fours(high)
-    asm: tl.constexpr = """{ .reg .b16 l, h;
-    cvt.rn.satfinite.e4m3x2.f32 l, $2, $1;
-    cvt.rn.satfinite.e4m3x2.f32 h, $4, $3;
-    mov.b32 $0, {l, h}; }"""
-    words = tl.inline_asm_elementwise(asm, "=r,f,f,f,f", [a, b, c, d], dtype=tl.int32, is_pure=True, pack=1)
-    return m, words, tl.sum(tl.reshape(p, [BM, BN // 8, 8]), 1)
-
-
-@triton.jit
-def _expcast(low, high, floor):
-    """FP16 pairs 1536 + code: the conversion of 1536 + x rounds to an integer.
-
-    As int16, what lies below 1536, -inf too, is less than its bits; a NaN is more, and its low byte an E4M3 NaN.
-    """
-    asm: tl.constexpr = "{ .reg .b32 h; cvt.rn.f16x2.f32 h, $2, $1; max.s16x2 $0, h, $3; }"
-    return tl.inline_asm_elementwise(asm, "=r,f,f,r", [low, high, floor], dtype=tl.int32, is_pure=True, pack=1)
-
-
-@triton.jit
-def packed_expcast(x, m, factor, floor):
-    """A tile of ExpCast's E4M3 codes, and the sum of the decoded P; both times 256. ``x`` may be int32.
-
-    The sum of 1536 and the argument keeps 13 fraction bits: one code in 30000 is the other one beside a tie. ``own`` is
-    summed over a thread's columns in FP16, a rounding of 2^-12 at each of four levels.
-
-    Args:
-        x: scores ``[BM, BN]``.
-        m: FP32 ``[BM]``, the running maximum times ``factor``.
-        factor: FP32 ``[BM]``.
-        floor: 0x66006600, FP16 pairs of 1536.
-    """
-    BM: tl.constexpr = x.shape[0]
-    G: tl.constexpr = x.shape[1] // 32
-    m = _row_maximum(x, m, factor)
-    u = tl.fma(x.to(tl.float32), (factor * 8.0)[:, None], tl.fma(m, -8.0, 1536.0 + 119.65)[:, None])
-    low, high = _pairs(u)
-    a, b = _fours(_expcast(low, high, floor))
-    asm: tl.constexpr = "prmt.b32 $0, $1, $2, 0x6420;"
-    words = tl.inline_asm_elementwise(asm, "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1)
-    # An E4M3 code moved to FP16's fields is its value over 256; what 0x6600 leaves behind is taken off modulo 2^32.
-    total = tl.reshape(_add16(a * 128 - 0x00330000, b * 128 - 0x00330000), [BM, G * 2, 4])
-    for _ in tl.static_range(4):
-        if total.shape[1] > 1:
-            c, d = tl.split(tl.permute(tl.reshape(total, [BM, 2, total.shape[1] // 2, 4]), [0, 2, 3, 1]))
-            total = _add16(c, d)
-    total = tl.reshape(total, [BM, 4])
-    return m, words, tl.reshape(tl.join(_low(total), _high(total)), [BM, 8]) * 256.0

@@ -17,10 +17,9 @@ from typing import Literal
 
 import torch
 
-from mxbench.attention.qk import contiguous_fp32
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec, Hadamard, KMean, QBlockMean
-from mxbench.attention.value import GroupingState, active_steps, arrange
+from mxbench.attention.value import GroupingState, arrange
 from mxbench.errors import UserError
 from mxbench.formats.block import NVFP4_RANGE, divided
 from mxbench.formats.quantizer import Quantizer
@@ -126,9 +125,7 @@ def _order(
     """The order of the tokens, and whether V's block means are set apart."""
     if spec.v_smooth is None:
         return None, False
-    # Outside its active steps the grouping reads no values: V need not be made FP32.
-    read = site is None or site.step in active_steps(spec.v_smooth, site.n_steps)
-    order, means = arrange(contiguous_fp32(v) if read else v, spec.v_smooth, site, state, tag)
+    order, means = arrange(v, spec.v_smooth, site, state, tag)
     return (order.contiguous() if order is not None else None), means
 
 

@@ -19,7 +19,7 @@ from mxbench.attention.methods import Method
 from mxbench.attention.site import Site
 from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
-from mxbench.dispatch import Tally, attend
+from mxbench.dispatch import Tally, attend, lloyd
 from mxbench.errors import UserError
 from mxbench.models.base import AttentionSite, Family
 from mxbench.models.wan import WAN
@@ -85,7 +85,7 @@ class attach:  # noqa: N801 - used like a function
         self.calls: Counter[tuple[int, int, str, int, int]] = Counter()
         self.site: Site | None = None
         self._pipe, self._impl = pipe, impl
-        self._state = GroupingState()
+        self._state = GroupingState(lloyd=lloyd)
         self._tally = Tally()
         self._nonfinite: torch.Tensor | None = None
         self._experts = [t for a in self.family.experts if (t := getattr(pipe, a, None)) is not None]

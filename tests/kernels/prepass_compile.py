@@ -27,6 +27,7 @@ TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
+    torch.uint8: "*u8",
     torch.int8: "*i8",
     torch.int16: "*i16",
     torch.int32: "*i32",
