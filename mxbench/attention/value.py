@@ -94,7 +94,7 @@ def arrange(
         int64 ``[B,H,N]`` such that ``v[order]`` is the new order, or None for the order as it is; and the flag.
     """
     if site is None:
-        return _group(v, smooth, None, None, lloyd).order, True
+        return _group(v, smooth, None, 0, None, lloyd).order, True
     if state is None:
         raise UserError("V-Smooth at a site keeps its grouping from step to step", "pass a GroupingState as state")
     key = (site.expert, site.layer, site.kind, site.branch, tuple(v.shape), tag)
@@ -107,7 +107,8 @@ def arrange(
         return (known.order if known is not None else None), False
     refresh = 1 if smooth.placement == "every" else smooth.refresh
     if known is None or steps.index(site.step) % refresh == 0:
-        known = _group(v, smooth, site.grid, known.centres if known is not None else None, state.lloyd or lloyd)
+        centres = known.centres if known is not None else None
+        known = _group(v, smooth, site.grid, site.first, centres, state.lloyd or lloyd)
         state.groupings[key] = known
     return known.order, True
 
@@ -116,14 +117,15 @@ def _group(
     v: torch.Tensor,
     smooth: VSmooth,
     grid: tuple[int, int, int] | None,
+    first: int,
     centres: torch.Tensor | None,
     lloyd: Lloyd,
 ) -> _Grouping:
-    """Order the video tokens; text tokens of joint attention stay behind them in their order."""
+    """Order the video tokens, which begin at ``first``; the others of joint attention stay behind them in order."""
     b, h, n, _ = v.shape
-    video = min(n, math.prod(grid)) if grid is not None else n
+    video = min(n - first, math.prod(grid)) if grid is not None else n
     if smooth.layout == "cluster":
-        labels, centres = lloyd(v[..., :video, :], smooth.clusters, smooth.iterations, centres)
+        labels, centres = lloyd(v[..., first : first + video, :], smooth.clusters, smooth.iterations, centres)
         order = labels.argsort(dim=-1, stable=True)
     else:
         if smooth.layout == "cube":
@@ -140,8 +142,8 @@ def _group(
         else:
             order = torch.arange(video, device=v.device)
         order, centres = order.expand(b, h, video), None
-    tail = torch.arange(video, n, device=v.device).expand(b, h, n - video)
-    return _Grouping(torch.cat([order, tail], dim=-1), centres)
+    others = torch.cat([torch.arange(first, device=v.device), torch.arange(first + video, n, device=v.device)])
+    return _Grouping(torch.cat([order + first, others.expand(b, h, n - video)], dim=-1), centres)
 
 
 def _cube_order(grid: tuple[int, int, int]) -> torch.Tensor:

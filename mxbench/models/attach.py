@@ -21,13 +21,15 @@ from mxbench.attention.spec import AttentionSpec
 from mxbench.attention.value import GroupingState
 from mxbench.dispatch import Tally, attend, lloyd
 from mxbench.errors import UserError
-from mxbench.models.base import AttentionSite, Family
+from mxbench.models.base import AttentionSite, Family, Layout
+from mxbench.models.hunyuan import HUNYUAN, HUNYUAN15
+from mxbench.models.minimax import MINIMAX
 from mxbench.models.wan import WAN
 from mxbench.policy import Schedule, Use, as_schedule
 
 __all__ = ["FAMILIES", "attach", "family_of"]
 
-FAMILIES: tuple[Family, ...] = (WAN,)
+FAMILIES: tuple[Family, ...] = (WAN, HUNYUAN, HUNYUAN15, MINIMAX)
 
 _attached: list[attach] = []
 
@@ -92,7 +94,7 @@ class attach:  # noqa: N801 - used like a function
         self._n_layers = [1 + max(s.layer for s in self.family.sites(t)) for t in self._experts]
         self._undo: list[Callable[[], None]] = []
         self._site: AttentionSite | None = None
-        self._forward: tuple[int, int, int, tuple[int, int, int]] | None = None  # expert, step, branch, grid
+        self._forward: tuple[int, int, int, Layout] | None = None  # expert, step, branch, layout
         self._last: tuple[int, int, int] | None = None  # expert, step, branch of the last forward
         self._seen: Counter[tuple[int, str]] = Counter()
 
@@ -161,6 +163,8 @@ class attach:  # noqa: N801 - used like a function
             processor._attention_backend = backend.BACKEND
             self._undo.append(site.module.register_forward_pre_hook(self._entering(site)).remove)
             self._undo.append(site.module.register_forward_hook(self._leaving, always_call=True).remove)
+            if self.family.hides:
+                self._undo.append(site.module.register_forward_pre_hook(_unmasked, with_kwargs=True).remove)
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._begin(expert, module, args, kwargs)
@@ -190,7 +194,7 @@ class attach:  # noqa: N801 - used like a function
         step = 0 if scheduler.step_index is None else int(scheduler.step_index)
         branch = self._last[2] + 1 if self._last is not None and self._last[:2] == (expert, step) else 0
         self._last = (expert, step, branch)
-        self._forward = (expert, step, branch, self.family.grid(module, kwargs))
+        self._forward = (expert, step, branch, self.family.layout(module, kwargs))
         self._seen.clear()
 
     def _end(self, wanted: Counter[tuple[int, str]]) -> None:
@@ -212,7 +216,8 @@ class attach:  # noqa: N801 - used like a function
             raise UserError(
                 "an attention call came from outside the transformers' blocks", "call the pipeline, not its parts"
             )
-        expert, step, branch, grid = self._forward
+        expert, step, branch, layout = self._forward
+        within = self._site.kind == "self"
         site = Site(
             expert=expert,
             layer=self._site.layer,
@@ -221,18 +226,25 @@ class attach:  # noqa: N801 - used like a function
             step=step,
             n_steps=len(self._pipe.scheduler.timesteps),
             branch=branch,
-            grid=grid if self._site.kind == "self" else None,
+            grid=layout.grid if within else None,
+            first=layout.first if within else 0,
         )
         self._seen[site.layer, site.kind] += 1
         use = self.schedule.at(site, len(self._experts))
+        tokens = q.shape[1]
+        if within and layout.valid is not None:
+            q, k, v = (t[:, : _one(layout.valid)] for t in (q, k, v))
+            options = {**options, "attn_mask": None}  # all that it hides is cut off
         if use is None:
-            return backend.stock(q, k, v, options)
-        _refuse(options, q.shape[-1])
-        self.calls[expert, site.layer, site.kind, step, branch] += 1
-        sick = ~(torch.isfinite(q).all() & torch.isfinite(k).all() & torch.isfinite(v).all())
-        self._nonfinite = sick.long() if self._nonfinite is None else self._nonfinite + sick
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return self._compute(use, q, k, v, site).transpose(1, 2)
+            out = backend.stock(q, k, v, options)
+        else:
+            _refuse(options, q.shape[-1])
+            self.calls[expert, site.layer, site.kind, step, branch] += 1
+            sick = ~(torch.isfinite(q).all() & torch.isfinite(k).all() & torch.isfinite(v).all())
+            self._nonfinite = sick.long() if self._nonfinite is None else self._nonfinite + sick
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            out = self._compute(use, q, k, v, site).transpose(1, 2)
+        return torch.nn.functional.pad(out, (0, 0, 0, 0, 0, tokens - out.shape[1]))
 
     def _compute(self, use: Use, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, site: Site) -> torch.Tensor:
         self.site = site
@@ -248,6 +260,22 @@ class attach:  # noqa: N801 - used like a function
 
 def _setter(target: Any, name: str, value: Any) -> Callable[[], None]:
     return lambda: setattr(target, name, value)
+
+
+def _one(valid: tuple[int, ...]) -> int:
+    """How many tokens are real, in every batch element."""
+    if len(set(valid)) > 1:
+        raise UserError(
+            f"the prompts of a batch have {min(valid)} to {max(valid)} tokens, and the seam cuts padding off",
+            "render one prompt at a time",
+        )
+    return valid[0]
+
+
+def _unmasked(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A mask without values: from one with values the module would make one of every token against every other."""
+    mask = kwargs.get("attention_mask")
+    return args, kwargs if mask is None else {**kwargs, "attention_mask": torch.empty_like(mask, device="meta")}
 
 
 def _refuse(options: dict[str, Any], d: int) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from mxbench.policy import Schedule
 
-__all__ = ["AttentionSite", "Family", "ModelFacts", "Render", "Sampling", "VideoModel"]
+__all__ = ["AttentionSite", "Family", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,21 @@ class AttentionSite:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How the tokens of a transformer call lie in its self-attention.
+
+    Attributes:
+        grid: the video's tokens: frames, rows, columns.
+        first: index of its first one. Joint attention has text, and perhaps sound, before or behind it.
+        valid: how many tokens of each batch element are real, where padding follows them; None where all are.
+    """
+
+    grid: tuple[int, int, int]
+    first: int = 0
+    valid: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What the seam knows of a model family.
 
@@ -133,11 +148,17 @@ class Family:
         pipelines: names of the diffusers pipeline classes.
         experts: attributes of the pipeline that hold its transformers, in the order of their index.
         sites: the attention modules of a transformer; text refiners are left out.
-        grid: latent grid in tokens of a transformer call, from its keyword arguments.
+        layout: of a transformer call, from its keyword arguments.
+        inputs: keyword arguments of a small transformer call, for the self-test; with padding in it where the family
+            has any.
+        hides: attention modules of it build a mask of their own, of every token against every other, from their
+            argument ``attention_mask``: the seam cuts padding off and keeps them from it.
     """
 
     name: str
     pipelines: tuple[str, ...]
     experts: tuple[str, ...]
     sites: Callable[[Any], Sequence[AttentionSite]]
-    grid: Callable[[Any, dict[str, Any]], tuple[int, int, int]]
+    layout: Callable[[Any, dict[str, Any]], Layout]
+    inputs: Callable[[Any], dict[str, Any]]
+    hides: bool = False

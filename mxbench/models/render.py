@@ -103,41 +103,34 @@ class PipelineModel:
             raise CellFailed("an attention site was computed twice in one forward")
 
     def self_test(self) -> None:
-        """One small forward of each expert with and without the seam, bit for bit.
+        """One small forward of each expert with and without the seam: bit for bit, or nearly where it cuts padding off.
 
         Raises:
             UserError: they differ, so every table of this run would be about the seam and not about a method.
         """
-        from mxbench.models import backend
-
-        def identity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
-            return backend.stock(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), plain).transpose(1, 2)
-
         for name in self.family.experts:
             expert = getattr(self.pipe, name, None)
             if expert is None:
                 continue
-            inputs = _small_inputs(expert)
+            inputs = self.family.inputs(expert)
             with torch.no_grad():
                 plain = expert(**inputs)[0]
-                with attach(self.pipe, identity):
+                with attach(self.pipe, _identity):
                     seamed = expert(**inputs)[0]
-            if not torch.equal(plain, seamed):
-                worst = float((plain - seamed).abs().max())
+            allowed = 0.0
+            if self.family.layout(expert, inputs).valid is not None:
+                allowed = 20 * torch.finfo(plain.dtype).eps * float(plain.abs().max())
+            worst = float((plain - seamed).abs().max())
+            if not worst <= allowed:
                 raise UserError(
                     f"the seam changes the output of {name} by {worst:.2g} with an identity kernel",
                     "report this with the output of `mxbench doctor`; no table can be trusted here",
                 )
 
 
-def _small_inputs(transformer: Any) -> dict[str, Any]:
-    config, generator = transformer.config, torch.Generator("cpu").manual_seed(0)
-    weight = transformer.proj_out.weight
-    shape = [1, config.in_channels, *(n * p for n, p in zip((2, 4, 4), config.patch_size, strict=True))]
-    return {
-        "hidden_states": torch.randn(shape, generator=generator).to(weight),
-        "timestep": torch.tensor([500], device=weight.device),
-        "encoder_hidden_states": torch.randn(1, 8, config.text_dim, generator=generator).to(weight),
-        "return_dict": False,
-    }
+def _identity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention as diffusers' own backend computes it."""
+    from mxbench.models import backend
+
+    plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+    return backend.stock(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), plain).transpose(1, 2)

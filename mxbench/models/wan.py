@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mxbench.models.base import AttentionSite, Family
+import torch
+
+from mxbench.models.base import AttentionSite, Family, Layout
 
 __all__ = ["WAN"]
 
@@ -17,10 +19,22 @@ def _sites(transformer: Any) -> Sequence[AttentionSite]:
     return found
 
 
-def _grid(transformer: Any, kwargs: dict[str, Any]) -> tuple[int, int, int]:
+def _layout(transformer: Any, kwargs: dict[str, Any]) -> Layout:
     _, _, frames, height, width = kwargs["hidden_states"].shape
     pt, ph, pw = transformer.config.patch_size
-    return frames // pt, height // ph, width // pw
+    return Layout((frames // pt, height // ph, width // pw))
+
+
+def _inputs(transformer: Any) -> dict[str, Any]:
+    config, generator = transformer.config, torch.Generator("cpu").manual_seed(0)
+    weight = transformer.proj_out.weight
+    shape = [1, config.in_channels, *(n * p for n, p in zip((2, 4, 4), config.patch_size, strict=True))]
+    return {
+        "hidden_states": torch.randn(shape, generator=generator).to(weight),
+        "timestep": torch.tensor([500], device=weight.device),
+        "encoder_hidden_states": torch.randn(1, 8, config.text_dim, generator=generator).to(weight),
+        "return_dict": False,
+    }
 
 
 WAN = Family(
@@ -28,5 +42,6 @@ WAN = Family(
     pipelines=("WanPipeline",),
     experts=("transformer", "transformer_2"),
     sites=_sites,
-    grid=_grid,
+    layout=_layout,
+    inputs=_inputs,
 )
