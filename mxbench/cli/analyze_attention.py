@@ -82,7 +82,6 @@ def command(
         raise UserError(f"{csv_file} is a folder", "name a file")
     from mxbench.analysis.sites import ROWS, aggregate, study
     from mxbench.cli.analyze_attention_page import attention_page
-    from mxbench.models import load
     from mxbench.models.device import fits
     from mxbench.report.markdown import render
     from mxbench.report.terminal import print_page
@@ -101,7 +100,7 @@ def command(
     plan = expand(parse(fields), device)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
-    loaded = load(model, plan.device)
+    loaded = plan.load()
     with fits(plan.device), _progress(len(plan.prompts) * plan.sampling.steps) as advance:
         loaded.self_test()
         sites = study(

@@ -31,7 +31,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     Returns:
         The exit code.
     """
-    for key in ("model", "prompts", "limit", "seeds", "impl"):
+    for key in ("model", "weights", "revision", "memory", "prompts", "limit", "seeds", "impl"):
         if options.get(key) is not None:
             fields[key] = options[key]
     if options.get("metrics"):

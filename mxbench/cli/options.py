@@ -49,6 +49,15 @@ device_option = click.option(
 _RUN_OPTIONS = [
     click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
     click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
+    click.option(
+        "--weights", metavar="WHAT", help="A folder, a hub id, random or random:tiny (default: the model's own)."
+    ),
+    click.option("--revision", metavar="NAME", help="Branch, tag or commit of a hub id."),
+    click.option(
+        "--memory",
+        metavar="NAME",
+        help="How the model is placed on a GPU: whole, whole-tiled, model or group (default: by what the GPU has).",
+    ),
     click.option("-p", "--prompts", metavar="FILE", help="Prompt set: smoke, nano, general, vbench, or a file."),
     click.option("-n", "--limit", type=int, metavar="N", help="Only the first N prompts."),
     click.option("-s", "--seeds", type=int, metavar="N", help="Seeds per prompt, counted from 0 (default: 1)."),

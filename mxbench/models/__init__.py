@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mxbench.errors import unknown_name
+from mxbench.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from mxbench.models.base import ModelFacts, VideoModel
@@ -20,7 +20,7 @@ class ModelEntry:
 
     Attributes:
         label: how tables print it.
-        home: ``module:class`` of the ``VideoModel``; the class carries ``FACTS``.
+        home: ``module:class`` of the ``VideoModel``.
         about: one sentence.
         prompts: the prompt set that suits it.
     """
@@ -37,6 +37,18 @@ MODELS: dict[str, ModelEntry] = {
         "mxbench.models.nano.model:Nano",
         "Wan2.2's pipeline at small size (two experts, guidance, UMT5, Wan VAE), trained on clips of moving shapes",
         "nano",
+    ),
+    "wan2.2": ModelEntry(
+        "Wan2.2-T2V-A14B",
+        "mxbench.models.wan22:Wan22",
+        "two experts of 14 billion parameters, 81 frames of 720p in 40 steps; weights from the hub or a folder",
+        "general",
+    ),
+    "hunyuanvideo": ModelEntry(
+        "HunyuanVideo",
+        "mxbench.models.hunyuanvideo:HunyuanVideo",
+        "13 billion parameters, 129 frames of 720p in 50 steps; weights from the hub or a folder",
+        "general",
     ),
 }
 
@@ -58,25 +70,53 @@ def _home(name: str) -> type:
     return home
 
 
-def facts(name: str) -> ModelFacts:
-    """What is known of the model before it is loaded."""
-    known: ModelFacts = _home(name).FACTS  # type: ignore[attr-defined]
+def facts(name: str, weights: str | None = None, revision: str | None = None) -> ModelFacts:
+    """What is known of the model before it is loaded; weights of a hub are fetched for it.
+
+    Args:
+        name: in MODELS.
+        weights: a folder, a hub id, ``random`` or ``random:tiny``; None for the model's own.
+        revision: of a hub id.
+
+    Raises:
+        UserError: no such model, or weights that are not to be had.
+    """
+    home = _home(name)
+    if hasattr(home, "facts"):
+        chosen: ModelFacts = home.facts(weights, revision)
+        return chosen
+    if weights is not None or revision is not None:
+        raise UserError(f"{name} brings its own weights along", "leave --weights and --revision out")
+    known: ModelFacts = home.FACTS  # type: ignore[attr-defined]
     return known
 
 
-def load(name: str, device: str = "cpu") -> VideoModel:
+def load(
+    name: str,
+    device: str = "cpu",
+    weights: str | None = None,
+    revision: str | None = None,
+    memory: str | None = None,
+) -> VideoModel:
     """Load a model; takes seconds to minutes.
 
     Args:
         name: in MODELS.
         device: see ``mxbench.models.device.resolve``.
+        weights: see ``facts``.
+        revision: see ``facts``.
+        memory: a name in ``mxbench.models.memory.MEMORY``; None for all of it on the device.
 
     Raises:
         UserError: no such model or device, or no room there.
     """
     from mxbench.models.device import fits, resolve
 
-    where = resolve(device, facts(name).dtypes)
-    with fits(where):
-        model: VideoModel = _home(name)(where)
+    home = _home(name)
+    where = resolve(device, facts(name, weights, revision).dtypes)
+    with fits(where, memory):
+        if hasattr(home, "load"):
+            chosen: VideoModel = home.load(where, weights, revision, memory)
+            return chosen
+        model: VideoModel = home(where)
     return model

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from mxbench.models.memory import Need
 from mxbench.policy import Schedule
 
 __all__ = ["AttentionSite", "Family", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel"]
@@ -77,6 +78,7 @@ class ModelFacts:
         dtypes: of its activations, as torch names it, by the type of the device: ``{"cpu": "float32"}``. On a type that
             is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
+        need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
     """
 
     weights: str
@@ -85,6 +87,7 @@ class ModelFacts:
     n_experts: int
     dtypes: Mapping[str, str]
     sampling: Sampling
+    need: Callable[[Sampling], Need] | None = None
 
     def dtype_on(self, device: str) -> str:
         """The dtype of the activations on a device such as ``cuda:1``, which must be of a type in ``dtypes``."""
@@ -92,7 +95,11 @@ class ModelFacts:
 
 
 class VideoModel(Protocol):
-    """A loaded model that renders prompts. Its class carries ``FACTS``, and is called with the device to load it."""
+    """A loaded model that renders prompts.
+
+    The class of one that brings its weights along carries ``FACTS``, and is called with the device to load it. That of
+    any other has class methods ``facts(weights, revision)`` and ``load(device, weights, revision, memory)``.
+    """
 
     def render(
         self,

@@ -58,8 +58,12 @@ def _mend(on_cpu: bool) -> str:
 
 
 @contextmanager
-def fits(device: str) -> Iterator[None]:
+def fits(device: str, memory: str | None = None) -> Iterator[None]:
     """Make one line of what torch says when a device has no memory left.
+
+    Args:
+        device: the one whose memory it is.
+        memory: how the model was placed there, see ``mxbench.models.memory``, where that was chosen.
 
     Raises:
         UserError: the block ran out of memory on the device; torch's own account is its cause.
@@ -69,6 +73,10 @@ def fits(device: str) -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and not any(said in str(error) for said in _FULL):
             raise
+        if memory is not None:
+            from mxbench.models.memory import out_of_memory
+
+            raise out_of_memory(memory, device) from error
         raise UserError(
             f"out of memory on {device}",
             "free memory there, choose another --device, or render smaller or shorter clips",

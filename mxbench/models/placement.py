@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["halve", "placed", "repeatable"]
+__all__ = ["cast", "halve", "placed", "repeatable"]
 
 
 def placed(pipe: Any, device: str, *, half: bool) -> Any:
@@ -26,19 +26,23 @@ def placed(pipe: Any, device: str, *, half: bool) -> Any:
 
 
 def halve(pipe: Any) -> None:
-    """Cast a pipeline to FP16 as ``from_pretrained(dtype=torch.float16)`` would have loaded it, its VAE in FP32.
+    """Cast a pipeline to FP16 as ``from_pretrained(dtype=torch.float16)`` would have loaded it, its VAE in FP32."""
+    for name, part in pipe.components.items():
+        if name != "vae" and isinstance(part, torch.nn.Module):
+            cast(part, torch.float16)
+
+
+def cast(part: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast a network's parameters as loading it in a dtype would have.
 
     What diffusers and transformers keep in FP32 (``_keep_in_fp32_modules``) stays so, and so do buffers, such as the
     angles of RoPE: ``.half()`` would round them.
     """
-    for name, part in pipe.components.items():
-        if name == "vae" or not isinstance(part, torch.nn.Module):
-            continue
-        kept: set[str] = set(getattr(part, "_keep_in_fp32_modules", None) or ())
-        kept.update(getattr(part, "_keep_in_fp32_modules_strict", None) or ())
-        for inner, parameter in part.named_parameters():
-            if parameter.is_floating_point() and kept.isdisjoint(inner.split(".")):
-                parameter.data = parameter.data.half()
+    kept: set[str] = set(getattr(part, "_keep_in_fp32_modules", None) or ())
+    kept.update(getattr(part, "_keep_in_fp32_modules_strict", None) or ())
+    for inner, parameter in part.named_parameters():
+        if parameter.is_floating_point() and kept.isdisjoint(inner.split(".")):
+            parameter.data = parameter.data.to(dtype)
 
 
 def repeatable(device: str) -> None:

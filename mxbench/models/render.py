@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -40,6 +41,10 @@ class PipelineModel:
             "max_sequence_length": sampling.max_sequence_length,
         }
 
+    def call(self, prompt: str, sampling: Sampling, generator: torch.Generator) -> Any:
+        """The frames of a call of the pipeline, ``[F,H,W,3]`` in [0, 1]."""
+        return self.pipe(prompt, **self.arguments(sampling), generator=generator, output_type="np").frames[0]
+
     def render(
         self,
         prompt: str,
@@ -59,24 +64,17 @@ class PipelineModel:
         ends: list[float] = []
         sick: list[int] = []
 
-        def after_step(_pipe: Any, step: int, _timestep: Any, state: dict[str, Any]) -> dict[str, Any]:
-            latents[:] = [state["latents"]]
+        def after_step(made: torch.Tensor) -> None:
+            latents[:] = [made]
             ends.append(time.perf_counter())
-            if not sick and not bool(torch.isfinite(state["latents"]).all()):
-                sick.append(step)
+            if not sick and not bool(torch.isfinite(made).all()):
+                sick.append(len(ends) - 1)
             if on_step is not None:
-                on_step(step + 1, sampling.steps)
-            return state
+                on_step(len(ends), sampling.steps)
 
         begun = time.perf_counter()
-        with attach(self.pipe, schedule, impl=impl) as seam:
-            video = self.pipe(
-                prompt,
-                **self.arguments(sampling),
-                generator=torch.Generator("cpu").manual_seed(seed),
-                output_type="np",
-                callback_on_step_end=after_step,
-            ).frames[0]
+        with attach(self.pipe, schedule, impl=impl) as seam, _told(self.pipe.scheduler, after_step):
+            video = self.call(prompt, sampling, torch.Generator("cpu").manual_seed(seed))
         done = time.perf_counter()
         self._check_calls(seam, schedule, sampling)
         if sick:
@@ -113,6 +111,9 @@ class PipelineModel:
             if expert is None:
                 continue
             inputs = self.family.inputs(expert)
+            where = getattr(self.pipe, "_execution_device", None)  # an offloaded expert lies elsewhere
+            if where is not None:
+                inputs = {k: v.to(where) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
             with torch.no_grad():
                 plain = expert(**inputs)[0]
                 with attach(self.pipe, _identity):
@@ -126,6 +127,23 @@ class PipelineModel:
                     f"the seam changes the output of {name} by {worst:.2g} with an identity kernel",
                     "report this with the output of `mxbench doctor`; no table can be trusted here",
                 )
+
+
+@contextmanager
+def _told(scheduler: Any, after_step: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Call ``after_step`` with the latents of every denoising step: not every pipeline has a callback."""
+    step = scheduler.step
+
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        made = step(*args, **kwargs)
+        after_step(made[0] if isinstance(made, tuple) else made.prev_sample)
+        return made
+
+    scheduler.step = stepping
+    try:
+        yield
+    finally:
+        del scheduler.step
 
 
 def _identity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

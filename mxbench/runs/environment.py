@@ -26,7 +26,7 @@ def device_name(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def environment(device: str, dtype: str) -> dict[str, str]:
+def environment(device: str, dtype: str, memory: str | None = None) -> dict[str, str]:
     """Device model, dtype, versions and threads; equal environments render equal bytes.
 
     Which of several equal devices it is changes no pixel, and so is left out.
@@ -34,8 +34,11 @@ def environment(device: str, dtype: str) -> dict[str, str]:
     Args:
         device: ``cpu`` or ``cuda:N``.
         dtype: of the model's activations.
+        memory: how the model is placed, see ``mxbench.models.memory``; None for whole.
     """
     import torch
+
+    memory = memory or "whole"
 
     kind = device.partition(":")[0]
     found = {
@@ -44,8 +47,8 @@ def environment(device: str, dtype: str) -> dict[str, str]:
         "torch": version("torch"),
         "diffusers": version("diffusers"),
         "transformers": version("transformers"),
-        "vae_tiling": "off",
-        "offload": "none",
+        "vae_tiling": "off" if memory == "whole" else "on",
+        "offload": memory if memory in ("model", "group") else "none",
     }
     if kind == "cuda":
         found["cuda"] = str(torch.version.cuda)

@@ -12,9 +12,10 @@ from mxbench.dispatch import IMPLS, default_impl, unsupported
 from mxbench.errors import UserError, unknown_name
 from mxbench.kernels import FAMILY
 from mxbench.metrics import metric
-from mxbench.models import facts, model_entry
-from mxbench.models.base import ModelFacts, Sampling
+from mxbench.models import facts, load, model_entry
+from mxbench.models.base import ModelFacts, Sampling, VideoModel
 from mxbench.models.device import resolve
+from mxbench.models.memory import check, choose
 from mxbench.runs import prompts as prompt_sets
 from mxbench.runs.cell import Cell
 from mxbench.runs.entries import Entry, parse_entry
@@ -80,6 +81,7 @@ class Plan:
         rows: the reference first, then the noise floor, then the methods in the recipe's order.
         device: where cells are rendered, ``cpu`` or ``cuda:N``.
         environment: what else changes pixels.
+        memory: how the model is placed on the device, see ``mxbench.models.memory``; None where that is no choice.
         notes: what a reader of the prompt file should be told.
     """
 
@@ -92,6 +94,12 @@ class Plan:
     device: str
     environment: dict[str, str]
     notes: tuple[str, ...]
+    memory: str | None = None
+
+    def load(self) -> VideoModel:
+        """The model, on the device."""
+        recipe = self.recipe
+        return load(recipe.model, self.device, recipe.weights, recipe.revision, self.memory)
 
     def cell(self, row: Row, prompt: Prompt, seed: int) -> Cell:
         """The cell of a row, a prompt and a seed."""
@@ -159,9 +167,10 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
     Raises:
         UserError: whatever in it names something that does not exist or cannot work, before any time is spent.
     """
-    known = facts(recipe.model)
+    known = facts(recipe.model, recipe.weights, recipe.revision)
     device = resolve(device, known.dtypes)
     sampling = _sampling(recipe, known)
+    memory = _memory(recipe, known, device, sampling)
     loaded = _prompts(recipe)
     for name in recipe.metrics:
         metric(name)
@@ -174,6 +183,10 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
     rows = _rows(recipe, entries, device, known.dtype_on(device))
     for row in rows:
         row.entry.schedule.check(known.n_layers, sampling.steps, known.n_experts)
+    if known.weights.startswith("random"):  # said in every row: a row may leave its table
+        rows = tuple(
+            replace(row, entry=replace(row.entry, label=f"{row.entry.label} (random weights)")) for row in rows
+        )
     return Plan(
         recipe=recipe,
         facts=known,
@@ -182,9 +195,23 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
         seeds=_seeds(recipe),
         rows=rows,
         device=device,
-        environment=environment(device, known.dtype_on(device)),
+        environment=environment(device, known.dtype_on(device), memory),
         notes=loaded.notes,
+        memory=memory,
     )
+
+
+def _memory(recipe: Recipe, known: ModelFacts, device: str, sampling: Sampling) -> str | None:
+    """By what the device has in all, not by what is free: the choice is part of a cell's identity."""
+    if known.need is None:
+        if recipe.memory is not None:
+            raise UserError(f"{recipe.model} is placed whole, and --memory says {recipe.memory}", "leave --memory out")
+        return None
+    if recipe.memory is not None:
+        check(recipe.memory)
+        return recipe.memory
+    total = 0 if device == "cpu" else torch.cuda.get_device_properties(device).total_memory
+    return choose(known.need(sampling), total, device=device)
 
 
 def _prompts(recipe: Recipe) -> prompt_sets.LoadedPrompts:

@@ -40,6 +40,9 @@ class Recipe(BaseModel):
         title: heading of the report.
         source: the paper and table that it reproduces, if any.
         model: a name in MODELS.
+        weights: a folder, a hub id, ``random`` or ``random:tiny``; None for the model's own.
+        revision: of a hub id.
+        memory: how it is placed on a GPU, a name in ``mxbench.models.memory.MEMORY``; None chooses.
         prompts: a name or a path for ``mxbench.runs.prompts.load``, or the prompts themselves; None takes the model's.
         limit: the first so many prompts.
         seeds: how many (counted from 0), or which.
@@ -58,6 +61,9 @@ class Recipe(BaseModel):
     title: str = "mxbench"
     source: str = ""
     model: str = "nano"
+    weights: str | None = None
+    revision: str | None = None
+    memory: str | None = None
     prompts: str | list[str] | None = None
     limit: int | None = Field(default=None, ge=1)
     seeds: int | list[int] = 1

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from mxbench.errors import CellFailed, UserError
 from mxbench.metrics import METRICS, score, sickness
-from mxbench.models import load
 from mxbench.models.base import VideoModel
 from mxbench.models.device import fits
 from mxbench.runs.files import DiskFull
@@ -78,7 +77,7 @@ def run(
     store: Store,
     observer: Observer,
     *,
-    loader: Callable[[str, str], VideoModel] = load,
+    loader: Callable[[Plan], VideoModel] = Plan.load,
     process_start: float | None = None,
 ) -> Outcome:
     """Render and judge all cells of a plan that are not there yet.
@@ -89,7 +88,7 @@ def run(
         plan: the grid.
         store: where results go.
         observer: told of progress.
-        loader: loads the model by its name on a device; called only if something is to be rendered.
+        loader: loads the plan's model; called only if something is to be rendered.
         process_start: ``time.perf_counter()`` at the start of the process, for the start-up time.
     """
     outcome = Outcome()
@@ -111,7 +110,7 @@ class _Worker:
     store: Store
     observer: Observer
     outcome: Outcome
-    loader: Callable[[str, str], VideoModel]
+    loader: Callable[[Plan], VideoModel]
     begun: float
     model: VideoModel | None = None
     first_cell: float | None = None
@@ -142,9 +141,9 @@ class _Worker:
         if self.model is None:
             self.observer.loading()
             at = time.perf_counter()
-            self.model = self.loader(self.plan.recipe.model, self.plan.device)
+            self.model = self.loader(self.plan)
             loaded = time.perf_counter()
-            with fits(self.plan.device):
+            with fits(self.plan.device, self.plan.memory):
                 self.model.self_test()
             self.outcome.times.load_s = loaded - at
             self.outcome.times.self_test_s = time.perf_counter() - loaded
@@ -162,7 +161,7 @@ class _Worker:
         impl = impls.pop() if len(impls) == 1 else "auto"  # several are what auto chose, rule by rule
         clip, result = None, "done"
         try:
-            with fits(self.plan.device):
+            with fits(self.plan.device, self.plan.memory):
                 render = model.render(
                     unit.prompt.text, unit.seed, sampling, unit.row.entry.schedule, impl, self.observer.step
                 )

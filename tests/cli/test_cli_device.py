@@ -46,8 +46,8 @@ def loaded(monkeypatch):
     model = FakeModel()
     model.loads = []
 
-    def loader(*asked):
-        model.loads.append(asked)
+    def loader(plan):
+        model.loads.append((plan.recipe.model, plan.device))
         return model
 
     monkeypatch.setitem(runner.run.__kwdefaults__, "loader", loader)

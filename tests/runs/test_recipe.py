@@ -3,6 +3,7 @@
 import pytest
 
 from mxbench.attention.methods import METHODS
+from mxbench.attention.site import Site
 from mxbench.errors import UserError
 from mxbench.runs.entries import parse_entry
 from mxbench.runs.plan import expand
@@ -18,12 +19,32 @@ def write(tmp_path, text, name="r.yaml"):
 def test_the_shipped_recipes_expand():
     files = recipe_files()
     assert {"demo", "smoke"} <= set(files)
-    plans = {name: expand(load(path)) for name, path in files.items()}
+    recipes = {name: load(path) for name, path in files.items()}
+    plans = {
+        name: expand(recipe if recipe.model == "nano" else recipe.model_copy(update={"weights": "random"}), "cpu")
+        for name, recipe in recipes.items()
+    }
     demo = plans["demo"]
     assert [row.role for row in demo.rows[:3]] == ["reference", "noise_floor", "method"]
     assert {"mxfp4", "nvfp4", "nvfp4-sage", "mxattn", "vc8", "vc4"} <= {row.key for row in demo.rows}
     assert len(demo.prompts) >= 4
     assert {row.key for row in plans["smoke"].rows} >= set(METHODS)
+
+
+def test_the_hybrid_policy_of_the_paper_keeps_layer_0_and_the_last_two_steps():
+    recipe = load(recipe_files()["mxattention-table2-wan2.2"]).model_copy(update={"weights": "random"})
+    plan = expand(recipe, "cpu")
+    assert [row.entry.label for row in plan.rows[2:]] == [
+        f"{METHODS[name].label} (random weights)" for name in ("mxfp4", "nvfp4", "nvfp4-sage", "mxattn")
+    ]
+    exact, method = METHODS["fp16"].spec, METHODS["mxattn"].spec
+    schedule = plan.rows[-1].entry.schedule
+    for step in range(40):
+        for layer in range(40):
+            site = Site(expert=int(step > 12), layer=layer, n_layers=40, kind="self", step=step, n_steps=40)
+            use = schedule.at(site, 2)
+            assert use is not None
+            assert use.spec == (exact if layer == 0 or step >= 38 else method)
 
 
 @pytest.mark.parametrize(

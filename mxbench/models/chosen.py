@@ -1,0 +1,188 @@
+"""``ChosenModel``: a diffusers pipeline with weights of the user's choice: a folder, a hub id, or random ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from mxbench.errors import UserError
+from mxbench.models import memory as placing
+from mxbench.models.base import ModelFacts, Sampling
+from mxbench.models.memory import Need
+from mxbench.models.placement import cast, repeatable
+from mxbench.models.pretrained import Located, Source, fingerprint, locate, parse_source
+from mxbench.models.render import PipelineModel
+
+__all__ = ["SEED", "ChosenModel", "Make"]
+
+SEED = 0
+
+_known: dict[tuple[str, str], tuple[int, int]] = {}  # bytes of random weights, by model and scale
+
+
+class ChosenModel(PipelineModel):
+    """What the models have in common whose weights do not come with mxbench.
+
+    Attributes:
+        NAME: in MODELS.
+        HUB: the hub id of its own weights.
+        PIPELINE: name of the diffusers class.
+        SAMPLING: the papers' setting.
+        TINY: what suits tiny random weights.
+        EXPERTS: transformers.
+        DTYPES: of the activations; the VAE computes in FP32.
+        ARCHITECTURES: of random weights, by ``full`` and ``tiny``: part by part, as the classes take it.
+        random_weights: whether this one has them.
+    """
+
+    NAME: ClassVar[str]
+    HUB: ClassVar[str]
+    PIPELINE: ClassVar[str]
+    SAMPLING: ClassVar[Sampling]
+    TINY: ClassVar[Sampling]
+    EXPERTS: ClassVar[int] = 1
+    DTYPES: ClassVar[Mapping[str, str]] = {"cpu": "float32", "cuda": "bfloat16"}
+    ARCHITECTURES: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]]
+    random_weights: bool = False
+
+    @classmethod
+    def random(cls, architecture: Mapping[str, Mapping[str, Any]], make: Make) -> Any:
+        """The pipeline with weights from a seed; ``make`` makes its networks."""
+        raise NotImplementedError
+
+    @classmethod
+    def layers(cls, config: Mapping[str, Any]) -> int:
+        """Layers of a transformer, from its config."""
+        return int(config["num_layers"])
+
+    @classmethod
+    def need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
+        """Bytes that a render takes on a device; ``config`` is the transformer's."""
+        raise NotImplementedError
+
+    @classmethod
+    def facts(cls, weights: str | None = None, revision: str | None = None) -> ModelFacts:
+        """What is known of it with these weights; see ``mxbench.models.facts``."""
+        source = parse_source(weights, revision, cls.HUB)
+        if source.kind == "random":
+            return cls._random_facts(source)
+        located, digest = _found(source)
+        config = _config(located.path, "transformer")
+        sizes = _sizes(located.path)
+        named = f"{source.name}@{located.revision[:12]}" if located.revision else f"a folder, {digest[:12]}"
+        return ModelFacts(
+            weights=named,
+            identity={"name": cls.NAME, "weights": digest},
+            n_layers=cls.layers(config),
+            n_experts=cls.EXPERTS,
+            dtypes=cls.DTYPES,
+            sampling=cls.SAMPLING,
+            need=lambda sampling: cls.need(config, sum(sizes.values()), max(sizes.values()), sampling),
+        )
+
+    @classmethod
+    def _random_facts(cls, source: Source) -> ModelFacts:
+        scale = source.name or "full"
+        architecture = cls.ARCHITECTURES[scale]
+        config = architecture["transformer"]
+        return ModelFacts(
+            weights=f"random weights, seed {SEED}" + (f", {scale}" if scale != "full" else ""),
+            identity={"name": cls.NAME, "weights": "random", "seed": SEED, "architecture": architecture},
+            n_layers=cls.layers(config),
+            n_experts=cls.EXPERTS,
+            dtypes=cls.DTYPES,
+            sampling=cls.TINY if scale == "tiny" else cls.SAMPLING,
+            need=lambda sampling: cls.need(config, *_bytes_of(cls, scale), sampling),
+        )
+
+    @classmethod
+    def load(
+        cls, device: str, weights: str | None = None, revision: str | None = None, memory: str | None = None
+    ) -> Self:
+        """Load it onto a device, see ``mxbench.models.load``.
+
+        Raises:
+            UserError: weights that are not to be had, or a full-size random model on a CPU.
+        """
+        source = parse_source(weights, revision, cls.HUB)
+        repeatable(device)
+        dtype = getattr(torch, cls.DTYPES[device.partition(":")[0]])
+        if source.kind == "random":
+            if not source.name and device == "cpu":
+                raise UserError(f"{cls.NAME} at full size is not built on a CPU", "use --weights random:tiny")
+            home = "cpu" if memory in ("model", "group") else device
+            pipe = cls.random(cls.ARCHITECTURES[source.name or "full"], Make(device, dtype, home))
+        else:
+            import diffusers
+
+            pipe = getattr(diffusers, cls.PIPELINE).from_pretrained(
+                _found(source)[0].path, dtype={"default": dtype, "vae": torch.float32}, local_files_only=True
+            )
+            if device == "cpu":  # memory-mapped weights are not aligned: products with them differ in the last bits
+                for part in placing.parts(pipe).values():
+                    for parameter in part.parameters():
+                        parameter.data = parameter.data.clone()
+        pipe.set_progress_bar_config(disable=True)
+        placing.place(pipe, device, memory or "whole")
+        model = cls(pipe)
+        model.random_weights = source.kind == "random"
+        return model
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Makes networks with random weights.
+
+    Attributes:
+        device: where they are made.
+        dtype: of the parameters, but for what is kept in FP32.
+        home: where they are put.
+    """
+
+    device: str
+    dtype: torch.dtype
+    home: str
+
+    def __call__(self, make: Callable[[], torch.nn.Module], seed: int = SEED, dtype: torch.dtype | None = None) -> Any:
+        """The network that ``make`` makes, its weights from a seed."""
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices), torch.device(self.device):
+            torch.manual_seed(seed)
+            part = make().eval()
+        cast(part, dtype or self.dtype)
+        return part.to(self.home)
+
+
+@cache
+def _found(source: Source) -> tuple[Located, str]:
+    """Where the weights are, and their fingerprint: once a process."""
+    located = locate(source)
+    return located, fingerprint(located.path)
+
+
+def _config(folder: Path, part: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / part / "config.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of the weights of each part."""
+    sizes: dict[str, int] = {}
+    for file in folder.glob("*/*.safetensors"):
+        sizes[file.parent.name] = sizes.get(file.parent.name, 0) + file.stat().st_size
+    return sizes or {"": 0}
+
+
+def _bytes_of(cls: type[ChosenModel], scale: str) -> tuple[int, int]:
+    """Bytes of all random weights and of the largest part, in BF16, from shapes alone."""
+    if (cls.NAME, scale) not in _known:
+        pipe = cls.random(cls.ARCHITECTURES[scale], Make("meta", torch.bfloat16, "meta"))
+        sizes = [placing.bytes_of(part) for part in placing.parts(pipe).values()]
+        _known[cls.NAME, scale] = sum(sizes), max(sizes)
+    return _known[cls.NAME, scale]
