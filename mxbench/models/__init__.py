@@ -50,6 +50,12 @@ MODELS: dict[str, ModelEntry] = {
         "13 billion parameters, 129 frames of 720p in 50 steps; weights from the hub or a folder",
         "general",
     ),
+    "hunyuanvideo-1.5": ModelEntry(
+        "HunyuanVideo-1.5",
+        "mxbench.models.hunyuanvideo15:HunyuanVideo15",
+        "8 billion parameters, 121 frames of 720p in 50 steps of two forwards; weights from the hub or a folder",
+        "general",
+    ),
 }
 
 

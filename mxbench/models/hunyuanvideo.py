@@ -15,8 +15,8 @@ from mxbench.models.nano import tokenizer
 __all__ = ["HunyuanVideo"]
 
 _FULL: dict[str, dict[str, Any]] = {
-    # https://huggingface.co/hunyuanvideo-community/HunyuanVideo, the configs of its parts. Random text encoders are only
-    # three and one layers deep: they run once a prompt and are no part of what is measured.
+    # https://huggingface.co/hunyuanvideo-community/HunyuanVideo, the configs of its parts.
+    # Random text encoders are three and one layers deep: they run once a prompt and are no part of what is measured.
     "transformer": {
         "in_channels": 16,
         "out_channels": 16,

@@ -157,8 +157,7 @@ def fingerprint(path: Path) -> str:
         UserError: no pipeline, or a file that is malformed or cannot be read.
     """
     digest = hashlib.sha256(b"mxbench weights 1")
-    indexes = [name for name in _INDEXES if _there(path / name)]
-    for name in sorted(indexes + _files(path, _parts(path, None))):
+    for name in sorted([n for n in _INDEXES if _there(path / n)] + _files(path, _parts(path, None))):
         file, pieces = path / name, [os.fsencode(name)]
         if name.endswith(".safetensors"):
             length, header = _header(file)
@@ -191,11 +190,12 @@ def _parts(root: Path, components: _Names) -> list[_Part]:
         match entry:
             case [str(library), str(cls)] if not name.startswith("_"):
                 found[name] = (name, library, cls)
-            case [str(library), str(cls), {"subfolder": str(folder)}] if folder:
-                found[name] = (folder, library, cls)  # of a modular pipeline; without one it lies elsewhere
-    for name in components or ():
+            case [_, _, {"subfolder": str(folder), "type_hint": [str(library), str(cls)], **spec}] if folder:
+                if spec.get("pretrained_model_name_or_path") or spec.get("repo"):  # of a modular pipeline
+                    found[name] = (folder, library, cls)
+    for name in components or ([] if found else ["component"]):
         if name not in found:
-            raise UserError(f"{index} names {', '.join(found)} and no {name}", "pass weights of this model")
+            raise UserError(f"{index} names {', '.join(found) or 'nothing'} and no {name}", "pass this model's weights")
     parts = [part for name, part in found.items() if components is None or name in components]
     if not all(_WORD.fullmatch(word) for folder, _, _ in parts for word in folder.split("/")):
         raise UserError(f"{index} names a folder outside of its own", "pass weights that you trust")

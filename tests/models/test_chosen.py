@@ -18,8 +18,10 @@ from mxbench.policy import as_schedule
 SMALL = {
     "wan2.2": Sampling(32, 48, 5, 8, steps=2, guidance=(4.0, 3.0), max_sequence_length=16),
     "hunyuanvideo": Sampling(32, 48, 5, 8, steps=2, guidance=(6.0,), max_sequence_length=16),
+    "hunyuanvideo-1.5": Sampling(64, 96, 5, 8, steps=2, guidance=(6.0,), max_sequence_length=16),
 }
-CALLS = {"wan2.2": 4 * 2 * 3, "hunyuanvideo": 3 * 4}  # steps, branches, layers
+# Edge of a tiny clip, and its calls: steps, branches, layers.
+TINY = {"wan2.2": (64, 4 * 2 * 3), "hunyuanvideo": (64, 3 * 1 * 4), "hunyuanvideo-1.5": (128, 3 * 2 * 3)}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,7 @@ def models() -> dict[str, Any]:
     [
         ("wan2.2", (40, 2, 720, 1280, 81, 40), 75_600, 2 * 14.3),
         ("hunyuanvideo", (60, 1, 720, 1280, 129, 50), 118_800, 12.8),
+        ("hunyuanvideo-1.5", (54, 1, 720, 1280, 121, 50), 111_600, 8.3),
     ],
 )
 def test_the_papers_setting_is_known_without_weights(
@@ -53,8 +56,9 @@ def test_random_weights_render_by_every_layer_and_again_the_same(models: dict[st
     model, sampling, steps = models[name], facts(name, "random:tiny").sampling, []
     model.self_test()
     render = model.render("x", 0, sampling, as_schedule("mxattn"), "reference", lambda *done: steps.append(done))
-    assert render.frames.shape == (9, 64, 64, 3)
-    assert render.calls == CALLS[name]
+    edge, calls = TINY[name]
+    assert render.frames.shape == (9, edge, edge, 3)
+    assert render.calls == calls
     assert steps == [(i + 1, sampling.steps) for i in range(sampling.steps)]
     again = load(name, "cpu", "random:tiny").render("x", 0, sampling, as_schedule("mxattn"), "reference")
     assert np.array_equal(render.latents, again.latents)
