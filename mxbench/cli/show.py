@@ -20,6 +20,9 @@ Examples:
   mxbench show results/demo/cells/0123456789abcdef"""
 
 
+_OWN = "the model's own, not looked up"
+
+
 @click.command("show", epilog=_EPILOG)
 @click.argument("what", metavar="NAME_OR_FILE")
 @json_option
@@ -75,18 +78,31 @@ def _method(name: str) -> dict[str, Any]:
 def _model(name: str) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from mxbench.models import MODELS, facts
+    from mxbench.models import MODELS, chooses, facts
 
-    known = facts(name)
-    return {"model": name, "label": MODELS[name].label, "about": MODELS[name].about, **_plain(asdict(known))}
+    # The shape of a model is known without its weights, which may be far away.
+    known = asdict(facts(name, "random" if chooses(name) else None))
+    known.pop("need")
+    if chooses(name):
+        known["weights"] = _OWN
+        del known["identity"]
+    return {"model": name, "label": MODELS[name].label, "about": MODELS[name].about, **_plain(known)}
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    from mxbench.runs.plan import expand
+    from mxbench.models import chooses
+    from mxbench.runs.plan import RANDOM, expand
     from mxbench.runs.recipe import load
 
-    plan = expand(load(path))
+    recipe = load(path)
+    unknown = recipe.weights is None and chooses(recipe.model)
+    plan = expand(recipe.model_copy(update={"weights": "random"}) if unknown else recipe)
     data = plan.to_dict()
+    if unknown:
+        data["weights"] = _OWN
+        for row in data["rows"]:
+            row["label"] = row["label"].removesuffix(RANDOM)
+            del row["cells"]  # whose names the weights are part of
     for row, planned in zip(data["rows"], plan.rows, strict=True):
         schedule = planned.entry.schedule
         row["where"] = [

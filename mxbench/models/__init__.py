@@ -11,7 +11,7 @@ from mxbench.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from mxbench.models.base import ModelFacts, VideoModel
 
-__all__ = ["MODELS", "ModelEntry", "facts", "load", "model_entry"]
+__all__ = ["MODELS", "ModelEntry", "chooses", "facts", "load", "model_entry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ def _home(name: str) -> type:
     return home
 
 
+def chooses(name: str) -> bool:
+    """Whether a model takes weights of the user's choice, rather than bring its own along."""
+    return hasattr(_home(name), "facts")
+
+
 def facts(name: str, weights: str | None = None, revision: str | None = None) -> ModelFacts:
     """What is known of the model before it is loaded; weights of a hub are fetched for it.
 
@@ -88,8 +93,8 @@ def facts(name: str, weights: str | None = None, revision: str | None = None) ->
         UserError: no such model, or weights that are not to be had.
     """
     home = _home(name)
-    if hasattr(home, "facts"):
-        chosen: ModelFacts = home.facts(weights, revision)
+    if chooses(name):
+        chosen: ModelFacts = home.facts(weights, revision)  # type: ignore[attr-defined]
         return chosen
     if weights is not None or revision is not None:
         raise UserError(f"{name} brings its own weights along", "leave --weights and --revision out")

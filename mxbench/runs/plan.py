@@ -23,10 +23,11 @@ from mxbench.runs.environment import environment
 from mxbench.runs.prompts import Prompt
 from mxbench.runs.recipe import Recipe
 
-__all__ = ["Plan", "Row", "Unit", "expand"]
+__all__ = ["RANDOM", "Plan", "Row", "Unit", "expand"]
 
 REFERENCE = "fp16"
 FLOOR = "fp16-floor"
+RANDOM = " (random weights)"
 
 
 @dataclass(frozen=True, slots=True)

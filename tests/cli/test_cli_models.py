@@ -1,6 +1,7 @@
 """The whole command line on real classes at tiny size, from ``run`` to the table."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,29 @@ def test_what_cannot_be_had_is_one_line_before_anything_is_loaded(arguments, sai
     assert said in err
     assert len(err.strip().splitlines()) == 1
     assert not Path("run").exists()
+
+
+def test_a_recipe_is_shown_without_its_weights(mxbench_cli):
+    code, out, _ = mxbench_cli("show", "mxattention-table2-wan2.2", "--json")
+    assert code == 0
+    data = json.loads(out)
+    assert data["weights"] == "the model's own, not looked up"
+    rows = {row["key"]: row for row in data["rows"]}
+    assert rows["mxattn"]["label"] == "MXAttention"
+    assert rows["mxattn"]["where"] == [
+        "layers 0, steps all, experts all, self-attention: fp16",
+        "layers all, steps 38,39, experts all, self-attention: fp16",
+        "layers all, steps all, experts all, self-attention: mxattn",
+    ]
+    code, out, _ = mxbench_cli("show", "hunyuanvideo", "--json")
+    assert code == 0
+    assert json.loads(out)["n_layers"] == 60
+
+
+def test_weights_that_are_not_there_are_one_line_that_says_how_to_bring_them(mxbench_cli, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, err = mxbench_cli("run", "--recipe", "mxattention-table2-hunyuanvideo")
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+    assert "hunyuanvideo-community/HunyuanVideo" in err
+    assert "--weights FOLDER" in err
