@@ -87,6 +87,15 @@ def main(channels: int, methods: list[str]) -> None:
     """The specialisations of methods (of all, where none is named), with the strides that diffusers hands over."""
     for name in ("sums_kernel", "largest_kernel", "prepared_kernel", "quantise_kernel"):
         setattr(prepass_launch, name, Compiled(getattr(prepass_launch, name)))
+    hold_one = prepass._operand
+
+    def both(asked: Any, lost: Any, *, lift: bool) -> Any:
+        """As it is and moved by powers of two, which is asked for where values are."""
+        if lost is not None:
+            hold_one(asked, lost, lift=True)
+        return hold_one(asked, lost, lift=lift)
+
+    prepass._operand = both
     q, k, v = (torch.zeros(1, 384, 4, channels, dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
     for method in (METHODS[name] for name in methods or METHODS):
         for path in ("conformance", "fast"):
