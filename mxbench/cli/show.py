@@ -82,7 +82,8 @@ def _model(name: str) -> dict[str, Any]:
 
     # The shape of a model is known without its weights, which may be far away.
     known = asdict(facts(name, "random" if chooses(name) else None))
-    known.pop("need")
+    for name_of_function in ("need", "work"):
+        known.pop(name_of_function)
     if chooses(name):
         known["weights"] = _OWN
         del known["identity"]

@@ -13,7 +13,7 @@ import torch
 from mxbench.models.memory import Need
 from mxbench.policy import Schedule
 
-__all__ = ["AttentionSite", "Family", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel"]
+__all__ = ["AttentionSite", "Family", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,28 @@ class Render:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What rendering a clip takes.
+
+    Attributes:
+        tokens: of a call of a transformer's self-attention.
+        attention: floating-point operations of self-attention in a forward.
+        linear: those of the transformer's other products.
+        forwards: of transformers in a clip.
+    """
+
+    tokens: int
+    attention: float
+    linear: float
+    forwards: int
+
+    @property
+    def flops(self) -> float:
+        """Of a clip, its texts and its decoding left out."""
+        return self.forwards * (self.attention + self.linear)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What is known of a model before it is loaded.
 
@@ -79,6 +101,7 @@ class ModelFacts:
             is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
         need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
+        work: what a clip of a sampling takes; None where nobody needs to be warned.
     """
 
     weights: str
@@ -88,6 +111,7 @@ class ModelFacts:
     dtypes: Mapping[str, str]
     sampling: Sampling
     need: Callable[[Sampling], Need] | None = None
+    work: Callable[[Sampling], Work] | None = None
 
     def dtype_on(self, device: str) -> str:
         """The dtype of the activations on a device such as ``cuda:1``, which must be of a type in ``dtypes``."""

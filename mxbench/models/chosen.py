@@ -13,7 +13,7 @@ import torch
 
 from mxbench.errors import UserError
 from mxbench.models import memory as placing
-from mxbench.models.base import ModelFacts, Sampling
+from mxbench.models.base import ModelFacts, Sampling, Work
 from mxbench.models.memory import Need
 from mxbench.models.placement import cast, repeatable
 from mxbench.models.pretrained import Located, Source, fingerprint, locate, parse_source
@@ -23,7 +23,7 @@ __all__ = ["SEED", "ChosenModel", "Make"]
 
 SEED = 0
 
-_known: dict[tuple[str, str], tuple[int, int]] = {}  # bytes of random weights, by model and scale
+_known: dict[tuple[str, str], tuple[int, int, int]] = {}  # bytes of random weights, by model and scale
 
 
 class ChosenModel(PipelineModel):
@@ -36,6 +36,7 @@ class ChosenModel(PipelineModel):
         SAMPLING: the papers' setting.
         TINY: what suits tiny random weights.
         EXPERTS: transformers.
+        BRANCHES: forwards a step.
         DTYPES: of the activations; the VAE computes in FP32.
         ARCHITECTURES: of random weights, by ``full`` and ``tiny``: part by part, as the classes take it.
         random_weights: whether this one has them.
@@ -47,6 +48,7 @@ class ChosenModel(PipelineModel):
     SAMPLING: ClassVar[Sampling]
     TINY: ClassVar[Sampling]
     EXPERTS: ClassVar[int] = 1
+    BRANCHES: ClassVar[int] = 1
     DTYPES: ClassVar[Mapping[str, str]] = {"cpu": "float32", "cuda": "bfloat16"}
     ARCHITECTURES: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]]
     random_weights: bool = False
@@ -62,9 +64,22 @@ class ChosenModel(PipelineModel):
         return int(config["num_layers"])
 
     @classmethod
-    def need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
-        """Bytes that a render takes on a device; ``config`` is the transformer's."""
+    def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:
+        """Tokens of a call of self-attention, text of joint attention among them; ``config`` is the transformer's."""
         raise NotImplementedError
+
+    @classmethod
+    def _need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
+        """Bytes that a render takes: a rough guess, of twenty residual streams and 250 bytes a decoded pixel."""
+        width = config["num_attention_heads"] * config["attention_head_dim"]
+        pixels = sampling.frames * sampling.height * sampling.width
+        return Need(weights, largest, cls.tokens(config, sampling) * 2 * width * 20, pixels * 250)
+
+    @classmethod
+    def _work(cls, config: Mapping[str, Any], parameters: float, sampling: Sampling) -> Work:
+        """What a clip takes, from a transformer's parameters: of joint attention every token meets each of them."""
+        n, width = cls.tokens(config, sampling), config["num_attention_heads"] * config["attention_head_dim"]
+        return Work(n, 4.0 * n * n * width * cls.layers(config), 2.0 * n * parameters, sampling.steps * cls.BRANCHES)
 
     @classmethod
     def facts(cls, weights: str | None = None, revision: str | None = None) -> ModelFacts:
@@ -83,7 +98,8 @@ class ChosenModel(PipelineModel):
             n_experts=cls.EXPERTS,
             dtypes=cls.DTYPES,
             sampling=cls.SAMPLING,
-            need=lambda sampling: cls.need(config, sum(sizes.values()), max(sizes.values()), sampling),
+            need=lambda sampling: cls._need(config, sum(sizes.values()), max(sizes.values()), sampling),
+            work=lambda sampling: cls._work(config, sizes.get("transformer", 0) / 2, sampling),
         )
 
     @classmethod
@@ -98,7 +114,8 @@ class ChosenModel(PipelineModel):
             n_experts=cls.EXPERTS,
             dtypes=cls.DTYPES,
             sampling=cls.TINY if scale == "tiny" else cls.SAMPLING,
-            need=lambda sampling: cls.need(config, *_bytes_of(cls, scale), sampling),
+            need=lambda sampling: cls._need(config, *_bytes_of(cls, scale)[:2], sampling),
+            work=lambda sampling: cls._work(config, _bytes_of(cls, scale)[2] / 2, sampling),
         )
 
     @classmethod
@@ -179,10 +196,10 @@ def _sizes(folder: Path) -> dict[str, int]:
     return sizes or {"": 0}
 
 
-def _bytes_of(cls: type[ChosenModel], scale: str) -> tuple[int, int]:
-    """Bytes of all random weights and of the largest part, in BF16, from shapes alone."""
+def _bytes_of(cls: type[ChosenModel], scale: str) -> tuple[int, int, int]:
+    """Bytes of all random weights, of the largest part and of a transformer, in BF16, from shapes alone."""
     if (cls.NAME, scale) not in _known:
         pipe = cls.random(cls.ARCHITECTURES[scale], Make("meta", torch.bfloat16, "meta"))
-        sizes = [placing.bytes_of(part) for part in placing.parts(pipe).values()]
-        _known[cls.NAME, scale] = sum(sizes), max(sizes)
+        sizes = {name: placing.bytes_of(part) for name, part in placing.parts(pipe).items()}
+        _known[cls.NAME, scale] = sum(sizes.values()), max(sizes.values()), sizes["transformer"]
     return _known[cls.NAME, scale]

@@ -9,7 +9,6 @@ import torch
 
 from mxbench.models.base import Sampling
 from mxbench.models.chosen import ChosenModel, Make
-from mxbench.models.memory import Need
 from mxbench.models.nano import tokenizer
 
 __all__ = ["HunyuanVideo"]
@@ -131,11 +130,8 @@ class HunyuanVideo(ChosenModel):
         )
 
     @classmethod
-    def need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
-        """See ``ChosenModel.need``; activations as twelve residual streams and a feed-forward, decoding as measured."""
-        p = 8 * config["patch_size"]
-        tokens = ((sampling.frames - 1) // 4 + 1) * (sampling.height // p) * (sampling.width // p)
-        tokens += sampling.max_sequence_length
-        width = config["num_attention_heads"] * config["attention_head_dim"]
-        decode = 4000 * sampling.frames * sampling.height * sampling.width // 16
-        return Need(weights, largest, tokens * 2 * width * (12 + 2 * 4), decode)
+    def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:
+        """See ``ChosenModel.tokens``."""
+        edge = 8 * config["patch_size"]
+        video = ((sampling.frames - 1) // 4 + 1) * (sampling.height // edge) * (sampling.width // edge)
+        return int(video + sampling.max_sequence_length)

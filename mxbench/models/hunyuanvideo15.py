@@ -9,10 +9,11 @@ import torch
 
 from mxbench.models.base import Sampling
 from mxbench.models.chosen import ChosenModel, Make
-from mxbench.models.memory import Need
 from mxbench.models.nano import tokenizer
 
 __all__ = ["HunyuanVideo15"]
+
+_OTHER_TEXT = 256 + 729  # tokens of the second text encoder and of an image, padding as a rule
 
 _FULL: dict[str, dict[str, Any]] = {
     # https://huggingface.co/hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-720p_t2v, the configs of its parts.
@@ -80,6 +81,7 @@ class HunyuanVideo15(ChosenModel):
     PIPELINE = "HunyuanVideo15Pipeline"
     SAMPLING = Sampling(height=720, width=1280, frames=121, fps=24, steps=50, guidance=(6.0,), max_sequence_length=1000)
     TINY = Sampling(height=128, width=128, frames=9, fps=8, steps=3, guidance=(6.0,), max_sequence_length=16)
+    BRANCHES = 2
     ARCHITECTURES: ClassVar = {"full": _FULL, "tiny": _TINY}
 
     def arguments(self, sampling: Sampling) -> dict[str, Any]:
@@ -137,10 +139,8 @@ class HunyuanVideo15(ChosenModel):
         return pipe
 
     @classmethod
-    def need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
-        """See ``ChosenModel.need``; activations as twelve residual streams and a feed-forward, decoding as measured."""
-        tokens = ((sampling.frames - 1) // 4 + 1) * (sampling.height // 16) * (sampling.width // 16)
-        tokens += sampling.max_sequence_length + 985
-        width = config["num_attention_heads"] * config["attention_head_dim"]
-        decode = 4000 * sampling.frames * sampling.height * sampling.width // 16
-        return Need(weights, largest, tokens * 2 * width * (12 + 2 * 4), decode)
+    def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:
+        """See ``ChosenModel.tokens``."""
+        edge = 16 * config.get("patch_size", 1)
+        video = ((sampling.frames - 1) // 4 + 1) * (sampling.height // edge) * (sampling.width // edge)
+        return int(video + sampling.max_sequence_length + _OTHER_TEXT)

@@ -9,7 +9,6 @@ import torch
 
 from mxbench.models.base import Sampling
 from mxbench.models.chosen import SEED, ChosenModel, Make
-from mxbench.models.memory import Need
 from mxbench.models.nano import tokenizer
 
 __all__ = ["Wan22"]
@@ -61,6 +60,7 @@ class Wan22(ChosenModel):
     SAMPLING = Sampling(height=720, width=1280, frames=81, fps=16, steps=40, guidance=(4.0, 3.0))
     TINY = Sampling(height=64, width=64, frames=9, fps=8, steps=4, guidance=(4.0, 3.0), max_sequence_length=16)
     EXPERTS = 2
+    BRANCHES = 2
     ARCHITECTURES: ClassVar = {"full": _FULL, "tiny": _TINY}
 
     @classmethod
@@ -82,12 +82,8 @@ class Wan22(ChosenModel):
         )
 
     @classmethod
-    def need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
-        """See ``ChosenModel.need``; activations as ten residual streams and two feed-forwards, decoding as measured."""
+    def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:
+        """See ``ChosenModel.tokens``."""
         pt, ph, pw = config["patch_size"]
         frames = (sampling.frames - 1) // 4 + 1
-        tokens = (frames // pt) * (sampling.height // 8 // ph) * (sampling.width // 8 // pw)
-        width = config["num_attention_heads"] * config["attention_head_dim"]
-        activations = tokens * (20 * width + 4 * config["ffn_dim"])
-        decode = 2000 * sampling.frames * sampling.height * sampling.width // 16
-        return Need(weights, largest, activations, decode)
+        return int((frames // pt) * (sampling.height // 8 // ph) * (sampling.width // 8 // pw))

@@ -62,3 +62,24 @@ def test_weights_that_are_not_there_are_one_line_that_says_how_to_bring_them(mxb
     assert len(err.strip().splitlines()) == 1
     assert "hunyuanvideo-community/HunyuanVideo" in err
     assert "--weights FOLDER" in err
+
+
+def test_a_dry_run_says_what_the_run_takes(mxbench_cli):
+    code, out, _ = mxbench_cli(
+        "run",
+        "--model",
+        "wan2.2",
+        "--weights",
+        "random",
+        "--method",
+        "mxattn",
+        "--limit",
+        4,
+        "--device",
+        "cpu",
+        "--dry-run",
+    )
+    said = " ".join(out.split())
+    assert code == 0
+    assert "75,600 tokens, 548 PFLOP a clip (68% of it self-attention); 54.3 GiB of weights, placed whole" in said
+    assert "about 0.6 GiB of disk" in said

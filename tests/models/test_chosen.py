@@ -51,6 +51,25 @@ def test_the_papers_setting_is_known_without_weights(
     assert known.dtypes == {"cpu": "float32", "cuda": "bfloat16"}
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens", "attention", "linear", "forwards"),
+    [
+        ("wan2.2", 75_600, 4.7, 2.2, 80),
+        ("hunyuanvideo", 119_056, 10.5, 3.1, 50),
+        ("hunyuanvideo-1.5", 113_585, 5.7, 1.9, 100),
+    ],
+)
+def test_what_a_clip_takes(name: str, tokens: int, attention: float, linear: float, forwards: int) -> None:
+    """Against figures that were worked out by hand, in PFLOP a forward."""
+    known = facts(name, "random")
+    assert known.work is not None
+    work = known.work(known.sampling)
+    assert (work.tokens, work.forwards) == (tokens, forwards)
+    assert round(work.attention / 1e15, 1) == attention
+    assert round(work.linear / 1e15, 1) == linear
+    assert work.flops == work.forwards * (work.attention + work.linear)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_random_weights_render_by_every_layer_and_again_the_same(models: dict[str, Any], name: str) -> None:
     model, sampling, steps = models[name], facts(name, "random:tiny").sampling, []
