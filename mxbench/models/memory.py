@@ -66,14 +66,16 @@ class Need:
     decode: int
 
 
-def check(name: str) -> None:
-    """See that there is such a choice.
+def check(name: str, device: str | None = None) -> None:
+    """See that there is such a choice, and on a device, if one is named.
 
     Raises:
-        UserError: there is none; the nearest names are offered.
+        UserError: there is none; the nearest names are offered. Or nothing to offload that device to.
     """
     if name not in MEMORY:
         raise unknown_name("--memory", name, MEMORY)
+    if device is not None and name in _OFFLOADS and _on_cpu(device):
+        raise UserError(f"--memory {name} on {device}: there is nothing to offload to", "use --memory whole")
 
 
 def smaller(name: str) -> str | None:
@@ -165,9 +167,7 @@ def place(pipe: Any, device: str, name: str) -> None:
     Raises:
         UserError: no such choice, one that this device or this pipeline does not know, or one that comes too late.
     """
-    check(name)
-    if name in _OFFLOADS and _on_cpu(device):
-        raise UserError(f"--memory {name} on {device}: there is nothing to offload to", "use --memory whole")
+    check(name, device)
     if name == "model" and not hasattr(pipe, "enable_model_cpu_offload"):
         raise UserError(f"{type(pipe).__name__} cannot move one part at a time", "use --memory group")
     if name != "whole":

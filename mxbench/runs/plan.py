@@ -209,7 +209,7 @@ def _memory(recipe: Recipe, known: ModelFacts, device: str, sampling: Sampling) 
             raise UserError(f"{recipe.model} is placed whole, and --memory says {recipe.memory}", "leave --memory out")
         return None
     if recipe.memory is not None:
-        check(recipe.memory)
+        check(recipe.memory, device)
         return recipe.memory
     total = 0 if device == "cpu" else torch.cuda.get_device_properties(device).total_memory
     return choose(known.need(sampling), total, device=device)

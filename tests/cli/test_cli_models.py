@@ -26,6 +26,10 @@ def test_a_run_with_random_weights_says_so_in_every_row(model, mxbench_cli):
         (["--weights", "random:huge"], "random:tiny"),
         (["--weights", "random:tiny", "--revision", "main"], "revision"),
         (["--weights", "random:tiny", "--memory", "most"], "--memory"),
+        (
+            ["--weights", "random:tiny", "--memory", "group", "--device", "cpu"],
+            "on cpu: there is nothing to offload to",
+        ),
         (["--model", "nano", "--weights", "random"], "nano brings its own weights along"),
         (["--model", "nano", "--memory", "group"], "nano is placed whole"),
     ],
