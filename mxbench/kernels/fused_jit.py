@@ -343,7 +343,7 @@ def fused_kernel(
         else:
             acc = _weighted(p, v, acc, bh, last, NVS, DV, DV_PAD, BN, HOLD, PACKED, DESCRIBED)
     # A NaN score makes the maximum NaN, and with it alpha: codes cannot hide it.
-    o = acc / tl.sum(l, 1)[:, None]
+    o = tl.div_rn(acc, tl.broadcast_to(tl.sum(l, 1)[:, None], acc.shape))
     if HAS_V_SCALE:
         o = o * tl.load(v_scale + bh64 * DV + channel, mask=channel < DV, other=1.0)[None, :]
     target = out + (bh64 * NQ + rows)[:, None] * DV + channel[None, :]

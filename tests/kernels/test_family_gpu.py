@@ -40,14 +40,11 @@ def exact(q, k, v):
 
 
 def tolerance(path, spec, q, k, v, true):
-    """``design``: conformance 1e-3; E5M2 1/50 of the method's own error; 8 bits max(2e-3, 1/20 of it).
-
-    A method may err by nothing, as with one key and a mean of its own: what is left is the rounding of the output.
-    """
+    """``design``: conformance 1e-3; E5M2 1/50 of the method's own error; 8 bits max(2e-3, 1/20 of it)."""
     if path == "conformance":
         return 1e-3
     own = off(true, exact(q.float(), k.float(), v.float()))
-    return max(own / 50, torch.finfo(torch.float32).eps) if spec.p.format == "mxfp4" else max(2e-3, own / 20)
+    return own / 50 if spec.p.format == "mxfp4" else max(2e-3, own / 20)
 
 
 def check(path, spec, q, k, v):
@@ -140,7 +137,7 @@ def random_program(rng):
 
     while True:
         method = rng.choice(EMULATED)
-        name, spec = rng.choice(neighbours(method)) if rng.random() < 0.7 else ("itself", METHODS[method].spec)
+        name, spec = rng.choice(neighbours(method)) if rng.random() < 0.5 else ("itself", METHODS[method].spec)
         path, dtype = rng.choice(["conformance", "fast"]), rng.choice([torch.bfloat16, torch.float16])
         d = rng.choice([64, 128, 256] if spec.stage(Hadamard) else [64, 72, 80, 96, 112, 128, 256])
         if reason(spec, path, dtype) is None and unsuited(spec, d) is None:
@@ -153,20 +150,19 @@ def length(rng):
 
 @pytest.mark.parametrize("lot", range(50))
 def test_a_thousand_random_cases(lot):
-    """Twenty a lot: five programs, each on four shapes."""
+    """Twenty a lot, each of a method, a neighbour, a path, a dtype and a shape of its own."""
     rng, done, wrong = random.Random(lot), 0, []
     while done < 20:
         name, spec, path, d, dtype = random_program(rng)
-        for _ in range(4):
-            shape = (rng.randint(1, 2), rng.randint(1, 3), length(rng), length(rng), d)
-            try:
-                found = check(path, spec, *operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype))
-            except UserError:  # a layout that needs the latent grid
-                break
-            if found is not None:  # else more powers of two than E5M2 has
-                done += 1
-                if not found[0] <= found[1]:
-                    wrong.append((name, shape, *found))
+        shape = (rng.randint(1, 2), rng.randint(1, 3), length(rng), length(rng), d)
+        try:
+            found = check(path, spec, *operands(*shape, seed=rng.randint(0, 1 << 30), dtype=dtype))
+        except UserError:  # a layout that needs the latent grid
+            continue
+        if found is not None:  # else more powers of two than E5M2 has
+            done += 1
+            if not found[0] <= found[1]:
+                wrong.append((name, shape, *found))
     assert not wrong, wrong
 
 
