@@ -100,6 +100,7 @@ class ModelFacts:
         dtypes: of its activations, as torch names it, by the type of the device: ``{"cpu": "float32"}``. On a type that
             is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
+        negative: whether it takes a negative prompt.
         need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
         work: what a clip of a sampling takes; None where nobody needs to be warned.
     """
@@ -110,6 +111,7 @@ class ModelFacts:
     n_experts: int
     dtypes: Mapping[str, str]
     sampling: Sampling
+    negative: bool = True
     need: Callable[[Sampling], Need] | None = None
     work: Callable[[Sampling], Work] | None = None
 

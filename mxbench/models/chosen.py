@@ -37,6 +37,7 @@ class ChosenModel(PipelineModel):
         TINY: what suits tiny random weights.
         EXPERTS: transformers.
         BRANCHES: forwards a step.
+        NEGATIVE: whether it takes a negative prompt.
         DTYPES: of the activations; the VAE computes in FP32.
         ARCHITECTURES: of random weights, by ``full`` and ``tiny``: part by part, as the classes take it.
         random_weights: whether this one has them.
@@ -49,6 +50,7 @@ class ChosenModel(PipelineModel):
     TINY: ClassVar[Sampling]
     EXPERTS: ClassVar[int] = 1
     BRANCHES: ClassVar[int] = 1
+    NEGATIVE: ClassVar[bool] = True
     DTYPES: ClassVar[Mapping[str, str]] = {"cpu": "float32", "cuda": "bfloat16"}
     ARCHITECTURES: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]]
     random_weights: bool = False
@@ -98,6 +100,7 @@ class ChosenModel(PipelineModel):
             n_experts=cls.EXPERTS,
             dtypes=cls.DTYPES,
             sampling=cls.SAMPLING,
+            negative=cls.NEGATIVE,
             need=lambda sampling: cls._need(config, sum(sizes.values()), max(sizes.values()), sampling),
             work=lambda sampling: cls._work(config, sizes.get("transformer", 0) / 2, sampling),
         )
@@ -114,6 +117,7 @@ class ChosenModel(PipelineModel):
             n_experts=cls.EXPERTS,
             dtypes=cls.DTYPES,
             sampling=cls.TINY if scale == "tiny" else cls.SAMPLING,
+            negative=cls.NEGATIVE,
             need=lambda sampling: cls._need(config, *_bytes_of(cls, scale)[:2], sampling),
             work=lambda sampling: cls._work(config, _bytes_of(cls, scale)[2] / 2, sampling),
         )

@@ -243,6 +243,10 @@ def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
             raise UserError(f"guidance has {len(scales)} scales", f"write one, or {known.n_experts}, one an expert")
         changes["guidance"] = tuple(float(s) for s in (scales * known.n_experts)[: known.n_experts])
     sampling = replace(known.sampling, **changes)
+    if sampling.negative_prompt and not known.negative:
+        raise UserError(
+            f"{recipe.model} takes no negative prompt", "leave negative_prompt out of the recipe's sampling"
+        )
     if sampling.frames % 4 != 1:
         near = max(1, sampling.frames // 4 * 4 + 1)
         raise UserError(f"{sampling.frames} frames cannot be decoded", f"the VAE takes 4k + 1, such as {near}")

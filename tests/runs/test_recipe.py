@@ -31,6 +31,13 @@ def test_the_shipped_recipes_expand():
     assert {row.key for row in plans["smoke"].rows} >= set(METHODS)
 
 
+def test_a_negative_prompt_that_a_model_would_ignore_is_refused():
+    fields = {"weights": "random:tiny", "methods": ["mxattn"], "sampling": {"negative_prompt": "blurry"}}
+    assert expand(parse({"model": "wan2.2", **fields}), "cpu").sampling.negative_prompt == "blurry"
+    with pytest.raises(UserError, match="hunyuanvideo takes no negative prompt"):
+        expand(parse({"model": "hunyuanvideo", **fields}), "cpu")
+
+
 def test_the_hybrid_policy_of_the_paper_keeps_layer_0_and_the_last_two_steps():
     recipe = load(recipe_files()["mxattention-table2-wan2.2"]).model_copy(update={"weights": "random"})
     plan = expand(recipe, "cpu")
