@@ -9,12 +9,12 @@ import torch
 import triton
 
 from mxbench.attention.value import first_centres
-from mxbench.kernels.grouping_jit import assign_kernel
+from mxbench.kernels.grouping_jit import assign_kernel, total_kernel
 
 __all__ = ["lloyd", "suits"]
 
-_TILE = 128  # tokens of a tile
-_TILES = 8  # tiles of a program
+_TOKENS = 1024  # of a program
+_PART = 64  # channels in a go
 _MOST = 256  # channels, and clusters: labels are bytes
 
 
@@ -44,45 +44,51 @@ def lloyd(
     centres = first_centres(v, clusters) if centres is None else centres
     with torch.cuda.device_of(v):
         for _ in range(iterations):
-            _, total, count = _round(v, centres, sums=True)
-            assert total is not None
-            assert count is not None
+            total, count = _totals(v, _assigned(v, centres), centres.shape[-2])
             count = count.sum(2, dtype=torch.int64)[..., None]
             moved = (total.sum(2, dtype=torch.float64) / count.clamp(min=1)).float()
             centres = torch.where(count > 0, moved, centres)
-        return _round(v, centres, sums=False)[0], centres
+        return _assigned(v, centres), centres
 
 
-def _round(
-    v: torch.Tensor, centres: torch.Tensor, *, sums: bool
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Labels, and with ``sums`` the sums and numbers of every program's tokens by label."""
+def _assigned(v: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """Labels, uint8 ``[B,H,N]``."""
     b, h, n, d = v.shape
-    k = centres.shape[-2]
-    chunks = triton.cdiv(n, _TILE * _TILES)
+    k, width = centres.shape[-2], max(16, triton.next_power_of_2(d))
+    chunks = triton.cdiv(n, _TOKENS)
     labels = torch.empty(b, h, n, dtype=torch.uint8, device=v.device)
-    total = count = None
-    if sums:
-        total = torch.empty(b, h, chunks, k, d, dtype=torch.float32, device=v.device)
-        count = torch.empty(b, h, chunks, k, dtype=torch.int32, device=v.device)
     assign_kernel[(b * h * chunks,)](
         v,
         centres.contiguous(),
         centres.square().sum(-1),
         labels,
-        total,
-        count,
         *v.stride(),
         h,
         n,
         chunks,
-        K=k,
-        BK=max(16, triton.next_power_of_2(k)),
-        D=d,
-        BD=max(16, triton.next_power_of_2(d)),
-        TILE=_TILE,
-        TILES=_TILES,
-        SUM=sums,
-        num_warps=8,
+        BD=width,
+        PART=min(_PART, width),
+        **_constants(k, d),
     )
-    return labels, total, count
+    return labels
+
+
+def _totals(v: torch.Tensor, labels: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and numbers of every chunk's tokens by label, FP32 ``[B,H,chunks,k,D]`` and int32 ``[B,H,chunks,k]``."""
+    b, h, n, d = v.shape
+    chunks = triton.cdiv(n, _TOKENS)
+    total = torch.empty(b, h, chunks, k, d, dtype=torch.float32, device=v.device)
+    count = torch.empty(b, h, chunks, k, dtype=torch.int32, device=v.device)
+    part = min(_PART, max(16, triton.next_power_of_2(d)))
+    total_kernel[(b * h * chunks, triton.cdiv(d, part))](
+        v, labels, total, count, *v.stride(), h, n, chunks, PART=part, **_constants(k, d)
+    )
+    return total, count
+
+
+def _constants(k: int, d: int) -> dict[str, int]:
+    """What both kernels are compiled for, and how they are launched; one stage, for products of wide tiles."""
+    wide = max(16, triton.next_power_of_2(k))
+    tile = 128 if wide <= 64 else 64
+    found = {"K": k, "BK": wide, "D": d, "TILE": tile, "TILES": _TOKENS // tile}
+    return found | {"num_warps": 8, "num_stages": 1}

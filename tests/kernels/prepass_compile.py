@@ -35,6 +35,8 @@ TYPES = {
 }
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
+SHARED = 227 * 1024  # bytes of shared memory that a program can have on Hopper
+
 
 class Compiled:
     """Stands in for a kernel: compiles a launch in place of running it."""
@@ -70,6 +72,7 @@ class Compiled:
         source = ASTSource(self.kernel, signature=signature, constexprs=constexprs, attrs=attributes)
         built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         told = [str(c) for i, c in constexprs.items() if names[i[0]] in ("FORMAT", "GRAIN", "HOLD", "PIECES")]
+        assert built.metadata.shared <= SHARED, f"{self.kernel.__name__} asks for {built.metadata.shared} bytes shared"
         print(self.kernel.__name__, *told, *resources(built.asm["cubin"]))
 
 
