@@ -63,10 +63,9 @@ def words(shape: Config | Pass) -> str:
 
 
 def _times(held: Held, spec: Any, dtype: torch.dtype, reps: int, until: float) -> list[tuple[str, float | str]]:
-    from mxbench.kernels.fused import config_for, fused
+    from mxbench.kernels.fused import choice, fused, packable
 
-    width = max(held.q.shape[-1], held.k.shape[-1])
-    today = config_for(held.hold_pv, width, spec.kv_tile, held.hold_qk)
+    today = choice(spec, held, packable=packable(held.q.device))
     true = fused(held, spec, dtype, config=today).float()
     clock = clock_for(held.q.device)
     found: list[tuple[str, float | str]] = []

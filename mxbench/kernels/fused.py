@@ -22,7 +22,7 @@ from mxbench.kernels.fused_jit import fused_kernel
 from mxbench.kernels.held import Held, Hold
 from mxbench.kernels.quantise_jit import INTERPRETED, tile_fields
 
-__all__ = ["CONFIGS", "Config", "config_for", "constants", "fused", "interleaved", "unsuited"]
+__all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "interleaved", "packable", "unsuited"]
 
 HOLDS: dict[Hold, Any] = {
     "float32": tl.float32,
@@ -99,8 +99,9 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     given = [held.q, held.k, held.v, held.q_scale, held.k_scale, held.v_scale, held.mean, held.owed]
     if not all(x.is_contiguous() for x in given if x is not None):
         raise ValueError("held operands are contiguous")
-    config = config or config_for(held.hold_pv, max(d, dv), spec.kv_tile, held.hold_qk)
-    fields = constants(spec, held, config, packable=_packable(held.q.device))
+    able = packable(held.q.device)
+    config = config or choice(spec, held, packable=able)
+    fields = constants(spec, held, config, packable=able)
     k = interleaved(held.k) if fields["INTERLEAVED"] else held.k
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
     operands: list[Any] = [held.q, k, held.v]
@@ -135,6 +136,14 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
             maxnreg=config.registers,
         )
     return out
+
+
+def choice(spec: AttentionSpec, held: Held, *, packable: bool) -> Config:
+    """The launch in the table of ``fused_config``; ``packable`` as in ``constants``."""
+    channels = held.v.shape[-2 if _narrow(held.hold_pv) else -1]
+    case = held.hold_pv, max(held.q.shape[-1], channels), spec.kv_tile, held.hold_qk
+    config = config_for(*case)
+    return config_for(*case, packed=bool(constants(spec, held, config, packable=packable)["PACKED"]))
 
 
 def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool) -> dict[str, Any]:
@@ -227,7 +236,8 @@ def _has_packed(spec: AttentionSpec, hold: Hold, varying: bool) -> bool:
     return quantised == (spec.exponential == "expcast")
 
 
-def _packable(device: torch.device) -> bool:
+def packable(device: torch.device) -> bool:
+    """Whether it knows the instructions of ``packed_jit``."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

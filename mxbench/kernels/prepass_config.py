@@ -25,7 +25,7 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "rotated": Pass(thread=32),  # a rotation keeps a sum in two parts
+    "rotated": Pass(),
     "e5m2": Pass(registers=128),  # where the compiler would take more: two programs then share a multiprocessor
     "plain": Pass(),
 }

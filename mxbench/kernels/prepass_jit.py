@@ -8,9 +8,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.quantise_jit import EXPONENT, abs_bits, inverse_power
+from mxbench.kernels.quantise_jit import EXPONENT, abs_bits, inverse_power, largest_bits
 
-__all__ = ["as_float", "largest_kernel", "located", "prepared_kernel", "prepared_tile", "sums_kernel"]
+__all__ = [
+    "HIGHEST",
+    "LOWEST",
+    "as_float",
+    "largest_kernel",
+    "located",
+    "prepared_kernel",
+    "prepared_tile",
+    "sums_kernel",
+]
 
 GRID = tl.constexpr(1.5 * 2.0**13)  # what is added to it loses the bits below 2^-10
 LOWEST = tl.constexpr(0x00800000)  # 2^-126
@@ -48,12 +57,6 @@ def loaded(x_ptr, bh, rows, cols, real, stride_b, stride_h, stride_n, stride_d, 
 
 
 @triton.jit
-def on_grid(x):
-    """The nearest multiple of 2^-10, in FP16, which holds those up to 2."""
-    return ((x + GRID) - GRID).to(tl.float16)
-
-
-@triton.jit
 def rotated(x, rotation_ptr, NORM: tl.constexpr, PIECES: tl.constexpr, BD: tl.constexpr):
     """``x @ signs``, the exact sum rounded once, then one factor.
 
@@ -65,19 +68,20 @@ def rotated(x, rotation_ptr, NORM: tl.constexpr, PIECES: tl.constexpr, BD: tl.co
     """
     i = tl.arange(0, BD)
     signs = tl.load(rotation_ptr + i[:, None] * BD + i[None, :])
-    top = tl.minimum(tl.maximum(tl.max(abs_bits(x), axis=1) & EXPONENT, LOWEST), HIGHEST)
-    x = x * inverse_power(top)[:, None]
-    first = on_grid(x)
-    x = (x - first.to(tl.float32)) * 2048.0
+    top = tl.minimum(tl.maximum(largest_bits(x, 1) & EXPONENT, LOWEST), HIGHEST)
+    inverse = inverse_power(top)
+    # Everything below is exact: products with powers of two, and differences of neighbours.
+    first = tl.fma(x, inverse, GRID) - GRID  # the nearest multiple of 2^-10; FP16 holds those up to 2
+    y = tl.dot(first.to(tl.float16), signs)
+    x = tl.fma(x, inverse, -first) * 2048.0
     if PIECES == 2:
         rest = tl.dot(x.to(tl.float16), signs)
     else:
-        second = on_grid(x)
-        x -= second.to(tl.float32)
+        second = (x + GRID) - GRID
+        x -= second
         rest = tl.dot(x.to(tl.float16), signs)
-        rest = tl.dot(second, signs, rest)
-    y = tl.dot(first, signs)
-    return tl.fma(rest, 1.0 / 2048, y) * (top.to(tl.float32, bitcast=True) * NORM)[:, None]
+        rest = tl.dot(second.to(tl.float16), signs, rest)
+    return tl.fma(rest, 1.0 / 2048, y) * (top.to(tl.float32, bitcast=True) * NORM)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from mxbench.kernels.held import Hold
 from mxbench.kernels.prepass_config import Pass, pass_for
 from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
-from mxbench.kernels.quantise_jit import mx_addend
+from mxbench.kernels.quantise_jit import mx_addend, tile_fields
 
 __all__ = ["TILE", "Source", "apart", "is_apart", "largest", "quantised", "sums"]
 
@@ -193,6 +193,7 @@ def quantised(
         GRAIN=grain,
         ALONG_TOKENS=role == "v",
         MX_ADD=0 if quantizer is None else mx_addend(quantizer.scale_rule),
+        SATURATE=quantizer is not None and bool(tile_fields(quantizer)["SATURATE"]),
         HALF_AWAY=quantizer is not None and quantizer.rounding == "half_away",
         EPS=0.0 if quantizer is None else quantizer.eps,
         DEQUANTISE=dequantise,

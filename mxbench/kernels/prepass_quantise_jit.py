@@ -6,20 +6,22 @@ import triton
 import triton.language as tl
 
 from mxbench.kernels import prepass_plan as plan
-from mxbench.kernels.prepass_jit import located, prepared_tile
+from mxbench.kernels.prepass_jit import HIGHEST, LOWEST, located, prepared_tile
 from mxbench.kernels.quantise_jit import (
     E4M3_LEAST,
     EXPONENT,
     ONE,
+    TO_INTEGER,
     abs_bits,
     clamped,
-    e4m3_byte,
+    divided_by_shared,
+    e4m3_codes,
     e5m2_byte,
     inverse_power,
+    largest_bits,
     mx_exponent,
     mx_scale_bits,
     power_of_two,
-    round_e4m3,
     round_int8,
     round_to_grid,
 )
@@ -30,32 +32,49 @@ E5M2_TOP = tl.constexpr(plan.E5M2_TOP)
 E5M2_LIFT = tl.constexpr(plan.E5M2_LIFT)
 E5M2_REST = tl.constexpr((1 << 21) - 1)  # bits below E5M2's last, once its fields are moved to FP32's
 E5M2_MOST = tl.constexpr(0x7B << 21)  # and those of its largest value
+E5M2_LEAST_SCALE = tl.constexpr((127 - 15) << 23)  # half of 2^-15 is the least that E5M2 holds
+E5M2_MOST_SCALE = tl.constexpr((127 + plan.E5M2_TOP) << 23)
 
 
 @triton.jit
-def round_e2m1(x):
-    """The nearest E2M1 value, ties to even, saturating at 6; either sign, held in FP32."""
-    return round_to_grid(clamped(x, 6.0), ONE, 1)
+def round_e2m1(x, SATURATE: tl.constexpr):
+    """The nearest E2M1 value, ties to even; either sign, held in FP32. SATURATE: at 6, where 7 can be passed."""
+    if SATURATE:
+        x = clamped(x, 6.0)
+    return round_to_grid(x, ONE, 1)
 
 
 @triton.jit
-def mx_blocks(block, AXIS: tl.constexpr, MX_ADD: tl.constexpr):
-    """MXFP4 values of blocks that lie along ``AXIS``; NaN where a block is not finite."""
-    amax = tl.max(abs_bits(block), axis=AXIS, keep_dims=True)
+def mx_blocks(block, AXIS: tl.constexpr, MX_ADD: tl.constexpr, SATURATE: tl.constexpr):
+    """MXFP4 values of blocks that lie along ``AXIS``; NaN where a block is not finite.
+
+    And which blocks may have an element that E5M2 does not hold.
+    """
+    amax = largest_bits(block, AXIS)
     scale = mx_scale_bits(amax, MX_ADD)
-    elements = round_e2m1(block * inverse_power(scale))
-    return tl.where(amax < EXPONENT, elements * scale.to(tl.float32, bitcast=True), float("nan"))
+    elements = round_e2m1(block * inverse_power(scale), SATURATE)
+    beyond = (amax != 0) & (amax < EXPONENT) & ((scale < E5M2_LEAST_SCALE) | (scale > E5M2_MOST_SCALE))
+    return elements * tl.where(amax < EXPONENT, scale.to(tl.float32, bitcast=True), float("nan")), beyond
+
+
+@triton.jit
+def divided(x, divisor):
+    """``x / divisor`` as IEEE 754 asks, but below 2^-100, which every format rounds to zero; 0 where the divisor is 0.
+
+    Both are moved to where the divisor, which many elements share, is in [2^-23, 2).
+    """
+    power = tl.minimum(tl.maximum(abs_bits(divisor) & EXPONENT, LOWEST), HIGHEST)
+    inverse = inverse_power(power)
+    return divided_by_shared(x * inverse, divisor * inverse, False)
 
 
 @triton.jit
 def nvfp4_blocks(block, AXIS: tl.constexpr, g):
     """NVFP4 values, less the second-level scale ``g``, of blocks that lie along ``AXIS``; NaN as in ``mx_blocks``."""
-    amax = tl.max(abs_bits(block), axis=AXIS, keep_dims=True)
+    amax = largest_bits(block, AXIS)
     exact = tl.div_rn(tl.div_rn(amax.to(tl.float32, bitcast=True), 6.0), g)
     scale = round_to_grid(tl.minimum(exact, 448.0), E4M3_LEAST, 3)
-    divisor = scale * g
-    # Anything divided by infinity is the zero that a scale of zero asks for.
-    elements = round_e2m1(tl.div_rn(block, tl.where(divisor == 0, float("inf"), divisor)))
+    elements = round_e2m1(divided(block, scale * g), True)
     return tl.where((amax < EXPONENT) & (g < float("inf")), elements * scale, float("nan"))
 
 
@@ -77,19 +96,21 @@ def in_order(x, SIZE: tl.constexpr):
 
 
 @triton.jit
-def in_blocks(x, FORMAT: tl.constexpr, ALONG_TOKENS: tl.constexpr, MX_ADD: tl.constexpr, g):
-    """A tile in the blocks of its format, along tokens or along channels."""
+def in_blocks(x, FORMAT: tl.constexpr, ALONG_TOKENS: tl.constexpr, MX_ADD: tl.constexpr, SATURATE: tl.constexpr, g):
+    """A tile in the blocks of its format, along tokens or along channels; and how many E5M2 may not hold."""
     size: tl.constexpr = 32 if FORMAT == "mxfp4" else 16
     axis: tl.constexpr = 0 if ALONG_TOKENS else 2
     if ALONG_TOKENS:
         block = tl.reshape(x, [size, x.shape[0] // size, x.shape[1]])
     else:
         block = tl.reshape(x, [x.shape[0], x.shape[1] // size, size])
+    doubtful = 0
     if FORMAT == "mxfp4":
-        block = mx_blocks(block, axis, MX_ADD)
+        block, beyond = mx_blocks(block, axis, MX_ADD, SATURATE)
+        doubtful = tl.sum(tl.ravel(beyond.to(tl.int32)), axis=0)
     else:
         block = nvfp4_blocks(block, axis, g)
-    return tl.reshape(block, x.shape)
+    return tl.reshape(block, x.shape), doubtful
 
 
 @triton.jit
@@ -119,26 +140,33 @@ def scale_of(amax_bits, FORMAT: tl.constexpr, EPS: tl.constexpr):
 
 @triton.jit
 def codes_of(x, scale, FORMAT: tl.constexpr, HALF_AWAY: tl.constexpr):
-    """Values of an 8-bit format, FP32; 0 where the scale is NaN."""
-    quotient = tl.div_rn(x, scale)
-    quotient = tl.where(quotient == quotient, quotient, 0.0)
+    """int8 codes of ``x / scale`` in an 8-bit format whose scale this is; 0 where it is NaN."""
+    sick = scale != scale
+    quotient = divided(tl.where(sick, 0.0, x), tl.where(sick, 1.0, scale))
     if FORMAT == "e4m3":
-        quotient = round_e4m3(quotient)
-    else:
-        tl.static_assert(FORMAT == "int8")
-        quotient = round_int8(quotient, HALF_AWAY)
-    return quotient
+        codes = e4m3_codes(quotient)
+    elif HALF_AWAY:
+        codes = round_int8(quotient, True).to(tl.int8)
+    else:  # nothing exceeds 127 by more than a rounding: the code is in the low byte
+        codes = (quotient + TO_INTEGER).to(tl.int32, bitcast=True).to(tl.int8)
+    return codes
 
 
 @triton.jit
-def in_e5m2(value, power, lost_ptr):
-    """int8 E5M2 codes of MXFP4 values times a power of two; counts what E5M2 does not hold."""
-    moved = value * power
+def value_of(codes, FORMAT: tl.constexpr):
+    """What codes stand for, FP32."""
+    if FORMAT == "e4m3":
+        codes = codes.to(tl.float8e4nv, bitcast=True)
+    return codes.to(tl.float32)
+
+
+@triton.jit
+def lost_by_e5m2(value, moved):
+    """How many values E5M2 does not hold once moved."""
     bits = abs_bits(moved * (2.0**-112))
     beyond = (bits == 0) | ((bits & E5M2_REST) != 0) | (bits > E5M2_MOST)
     gone = (value != 0) & (value == value) & beyond
-    tl.atomic_add(lost_ptr, tl.sum(tl.sum(gone.to(tl.int32), axis=1), axis=0))
-    return e5m2_byte(moved)
+    return tl.sum(tl.sum(gone.to(tl.int32), axis=1), axis=0)
 
 
 @triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles"])
@@ -167,6 +195,7 @@ def quantise_kernel(
     GRAIN: tl.constexpr,
     ALONG_TOKENS: tl.constexpr,
     MX_ADD: tl.constexpr,
+    SATURATE: tl.constexpr,
     HALF_AWAY: tl.constexpr,
     EPS: tl.constexpr,
     DEQUANTISE: tl.constexpr,
@@ -229,12 +258,12 @@ def quantise_kernel(
             power = power_of_two(lift)[:, None]
         else:
             power = tl.load(power_ptr + bh * D + cols, mask=cols < D, other=1.0)[None, :]
-    value = x
+    value, doubtful, codes = x, 0, x
     if GRAIN == "block":
         g = tl.full([1, 1, 1], 1.0, tl.float32)
         if scale_ptr is not None:
             g *= tl.load(scale_ptr + bh)
-        value = in_blocks(x, FORMAT, ALONG_TOKENS, MX_ADD, g)
+        value, doubtful = in_blocks(x, FORMAT, ALONG_TOKENS, MX_ADD, SATURATE, g)
     elif FORMAT != "none":
         if GRAIN == "tensor":
             scale = tl.zeros([1, 1], dtype=tl.float32) + tl.load(scale_ptr + bh)
@@ -244,16 +273,19 @@ def quantise_kernel(
             row_scale = scale_of(shared_by_rows(tl.max(abs_bits(x), axis=1), GRAIN, TILE), FORMAT, EPS)
             tl.store(row_scale_ptr + bh * N + rows, row_scale, mask=rows < N)
             scale = row_scale[:, None]
-        value = codes_of(x, scale, FORMAT, HALF_AWAY)
-        if DEQUANTISE:
-            value = value * scale
+        codes = codes_of(x, scale, FORMAT, HALF_AWAY)
+        if HOLD != FORMAT:
+            value = value_of(codes, FORMAT)
+            if DEQUANTISE:
+                value = value * scale
 
     if HOLD == "e5m2":
-        held = in_e5m2(value, power, lost_ptr)
-    elif HOLD == "e4m3":
-        held = e4m3_byte(value)
-    elif HOLD == "int8":
-        held = value.to(tl.int8)
+        moved = value * power
+        held = e5m2_byte(moved)
+        if LIFT or doubtful > 0:
+            tl.atomic_add(lost_ptr, lost_by_e5m2(value, moved))
+    elif HOLD == FORMAT:
+        held = codes
     elif HOLD == "bfloat16":
         held = (value.to(tl.int32, bitcast=True) >> 16).to(tl.int16)  # what is held is held exactly
     else:

@@ -21,10 +21,12 @@ __all__ = [
     "divided_by_shared",
     "e2m1_tile",
     "e4m3_byte",
+    "e4m3_codes",
     "e5m2_byte",
     "expcast_codes",
     "expcast_values",
     "inverse_power",
+    "largest_bits",
     "mx_addend",
     "mx_exponent",
     "mx_scale_bits",
@@ -85,6 +87,21 @@ def tile_fields(quantizer: Quantizer | None) -> dict[str, str | int | bool]:
 def abs_bits(x):
     """Bits of |x| as int32: their order is the order of the magnitudes, with infinity and NaN on top."""
     return x.to(tl.int32, bitcast=True) & MAGNITUDE
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def largest_bits(x, AXIS: tl.constexpr):
+    """``abs_bits`` of the largest magnitude along an axis, which stays with size 1; the signs cost nothing on a GPU."""
+    if INTERPRETED:
+        bits = tl.max(abs_bits(x), axis=AXIS, keep_dims=True)
+    else:
+        bits = abs_bits(tl.reduce(tl.abs(x), AXIS, _larger, keep_dims=True))
+    return bits
 
 
 @triton.jit
@@ -287,7 +304,29 @@ def e4m3_byte(x):
 
 
 @triton.jit
+def e4m3_codes(x):
+    """int8 codes of the nearest E4M3 values, ties to even, saturating at 448: the device's own conversion."""
+    if INTERPRETED:
+        codes = e4m3_byte(round_e4m3(x))
+    else:
+        asm: tl.constexpr = """{ .reg .b16 l, h;
+        cvt.rn.satfinite.e4m3x2.f32 l, $2, $1;
+        cvt.rn.satfinite.e4m3x2.f32 h, $4, $3;
+        mov.b32 $0, {l, h}; }"""
+        codes = tl.inline_asm_elementwise(asm, "=r,f,f,f,f", [x], dtype=tl.int8, is_pure=True, pack=4)
+    return codes
+
+
+@triton.jit
 def e5m2_byte(x):
     """int8 E5M2 codes of FP32 values that are E5M2's, NaN included."""
-    bits = (x * (2.0**-112)).to(tl.int32, bitcast=True)
-    return (((bits >> 21) & 0x7F) | ((bits >> 24) & 0x80)).to(tl.int8)
+    if INTERPRETED:
+        bits = (x * (2.0**-112)).to(tl.int32, bitcast=True)
+        codes = (((bits >> 21) & 0x7F) | ((bits >> 24) & 0x80)).to(tl.int8)
+    else:
+        asm: tl.constexpr = """{ .reg .b16 l, h;
+        cvt.rn.satfinite.e5m2x2.f32 l, $2, $1;
+        cvt.rn.satfinite.e5m2x2.f32 h, $4, $3;
+        mov.b32 $0, {l, h}; }"""
+        codes = tl.inline_asm_elementwise(asm, "=r,f,f,f,f", [x], dtype=tl.int8, is_pure=True, pack=4)
+    return codes

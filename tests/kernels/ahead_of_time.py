@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from mxbench import METHODS, AttentionSpec
 from mxbench.attention.spec import QBlockMean
-from mxbench.kernels.fused import config_for, constants
+from mxbench.kernels.fused import choice, constants
 from mxbench.kernels.fused_jit import fused_kernel
 from mxbench.kernels.held import Held
 from mxbench.kernels.native import native_constants
@@ -69,8 +69,8 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
 
 def compiled(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, **changes: Any) -> Any:
     """The fused kernel for sm90."""
-    config = dataclasses.replace(config_for(hold_pv, d, spec.kv_tile, hold_qk), **changes)
     operands = held(spec, hold_qk, hold_pv, d)
+    config = dataclasses.replace(choice(spec, operands, packable=True), **changes)
     fields = constants(spec, operands, config, packable=True) | {"DESCRIBED": config.descriptors}
     narrow = fields["INTERLEAVED"]
     box = {

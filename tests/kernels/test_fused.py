@@ -183,6 +183,7 @@ def test_there_is_a_config_for_every_hold_and_width() -> None:
         for width in (32, 64, 128, 256):
             assert config_for(hold, width).block_m >= 16  # type: ignore[arg-type]
             assert config_for(hold, width, 256, "bfloat16").block_m >= 16  # type: ignore[arg-type]
+            assert config_for(hold, width, packed=False).block_m >= 16  # type: ignore[arg-type]
 
 
 def compiled(*cases: str) -> list[dict[str, object]]:
@@ -217,5 +218,7 @@ def test_compiled_for_sm90_it_feeds_the_matrix_units() -> None:
 def test_the_widest_tiles_fit_into_the_shared_memory_of_sm90() -> None:
     wide = ["e5m2,e5m2,256", "e5m2,e5m2,128", "bfloat16,bfloat16,128", "bfloat16,bfloat16,256"]
     cases = [f"mxattn,{case},kv_tile=256" for case in wide] + ["fp8,bfloat16,e4m3,256", "mxfp4,bfloat16,e5m2,128"]
+    cases += ["vc4,bfloat16,bfloat16,128", "nvfp4-sage,bfloat16,bfloat16,128"]  # means, and what Q's means owe
+    cases += ["vc8,bfloat16,bfloat16,128", "sage2,bfloat16,bfloat16,128"]  # P step by step
     for case, found in zip(cases, compiled(*cases), strict=True):
         assert found["shared"] <= 232_448, case

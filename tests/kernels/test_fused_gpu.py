@@ -16,7 +16,7 @@ from mxbench.formats.quantizer import Quantizer
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 pytest.importorskip("triton")
 
-from mxbench.kernels.fused import config_for, fused, interleaved  # noqa: E402
+from mxbench.kernels.fused import choice, config_for, fused, interleaved  # noqa: E402
 from mxbench.kernels.prepass import hold  # noqa: E402
 
 SPECS = {name: method.spec for name, method in METHODS.items()}
@@ -54,8 +54,11 @@ def distance(got: torch.Tensor, expected: torch.Tensor) -> float:
 def check(spec: AttentionSpec, hold_qk: str, hold_pv: str, nq: int, nk: int, d: int, **change: object) -> None:
     """Within the tolerance of the path: 1e-3 in BF16, 1/50 of the method's own error in E5M2, 1/20 in 8 bits."""
     q, k, v = tensors(nq, nk, d)
-    config = dataclasses.replace(config_for(hold_pv, d, 128, hold_qk), **change)  # type: ignore[arg-type]
     held, operands = held_operands.held(q, k, v, spec, hold_qk, hold_pv)  # type: ignore[arg-type]
+    base = choice(spec, held, packable=True)
+    if not change.get("packed", True):
+        base = config_for(hold_pv, d, 128, hold_qk, packed=False)  # type: ignore[arg-type]
+    config = dataclasses.replace(base, **change)  # type: ignore[arg-type]
     got, expected = fused(held, spec, torch.float32, config=config), walk(operands, spec)
     exact = torch.softmax(q.double() @ k.double().mT / d**0.5, -1) @ v.double()
     own = distance(expected, exact)

@@ -38,7 +38,7 @@ CONFIG = module.Config(block_m=32, descriptors=False)
 @pytest.fixture(autouse=True)
 def _steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ptx_steps.install(monkeypatch)
-    monkeypatch.setattr(module, "_packable", lambda _device: True)
+    monkeypatch.setattr(module, "packable", lambda _device: True)
     with np.errstate(all="ignore"):
         yield
 
