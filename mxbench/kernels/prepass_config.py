@@ -25,9 +25,11 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "rotated": Pass(),
-    "e5m2": Pass(registers=128),  # where the compiler would take more: two programs then share a multiprocessor
-    "plain": Pass(),
+    # At 1×40×75600×128 on an H200 (python -m mxbench.bench.tune --passes, 2026-11-30): smaller tiles let two programs
+    # share a multiprocessor, more threads move more between them.
+    "rotated": Pass(tile=64),
+    "e5m2": Pass(tile=64, registers=128),  # the compiler would take more
+    "plain": Pass(tile=64),
 }
 
 

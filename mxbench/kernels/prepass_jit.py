@@ -64,6 +64,8 @@ def rotated(x, rotation_ptr, NORM: tl.constexpr, PIECES: tl.constexpr, BD: tl.co
     their sums are exact whatever the matrix unit does, and two thousand times as large as what remains; the rest is
     summed by itself.
 
+    The columns of ``signs`` stand where matrix units keep a quarter of a row in one thread.
+
     PIECES: that hold all bits of an element together: 2 of BF16 and FP16, 3 of FP32.
     """
     i = tl.arange(0, BD)
@@ -81,7 +83,8 @@ def rotated(x, rotation_ptr, NORM: tl.constexpr, PIECES: tl.constexpr, BD: tl.co
         x -= second
         rest = tl.dot(x.to(tl.float16), signs)
         rest = tl.dot(second.to(tl.float16), signs, rest)
-    return tl.fma(rest, 1.0 / 2048, y) * (top.to(tl.float32, bitcast=True) * NORM)
+    y = tl.fma(rest, 1.0 / 2048, y) * (top.to(tl.float32, bitcast=True) * NORM)
+    return tl.reshape(tl.permute(tl.reshape(y, [y.shape[0], BD // 8, 4, 2]), [0, 2, 1, 3]), y.shape)
 
 
 @triton.jit

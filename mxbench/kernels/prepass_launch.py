@@ -240,7 +240,11 @@ def _tile_arguments(
 
 @cache
 def _signs(d: int, padded: int, seed: int | None, device: torch.device) -> torch.Tensor:
-    """The rotation's signs, FP16 ``[padded, padded]``, zero outside ``[d, d]``."""
+    """The rotation's signs, FP16 ``[padded, padded]``, zero outside ``[d, d]``; its columns as ``rotated`` takes them.
+
+    A thread of the matrix units has two columns of every eight. Those of one thread are made neighbours.
+    """
     out = torch.zeros(padded, padded)
     out[:d, :d] = hadamard_matrix(d, seed).sign()
+    out = out.view(padded, 4, padded // 8, 2).transpose(1, 2).reshape(padded, padded)
     return out.to(device, torch.float16)
