@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeModel
 from skimage.metrics import peak_signal_noise_ratio
 
-from mxbench.analysis.renders import compared, main, pairs
+from mxbench.analysis.renders import compared, floors, main, pairs
 from mxbench.cli.progress import Silent
 from mxbench.errors import UserError
 from mxbench.runs.plan import expand
@@ -80,6 +80,38 @@ def test_a_small_difference_is_within_the_noise_floor_and_a_large_one_is_named(t
     each = compared(pairs(one, Store(tmp_path / "c")))
     assert [each[name].differs for name in ("fp16", "mxfp4", "mxattn")] == [False, False, True]
     assert each["mxattn"].difference[0] < -5
+
+
+def test_a_method_s_own_noise_floor_is_that_of_its_prompt(tmp_path, capsys):
+    one, other = go(tmp_path / "a", FakeModel()), go(tmp_path / "b", Other(90))
+    between = {pair.prompt: pair.psnr for pair in pairs(one, other) if pair.method == "mxattn"}
+    ids = {prompt["text"]: prompt["id"] for prompt in one.plans()["t"]["prompts"]}
+    above = {"one": 2.0, "two": -0.5, "three": 0.1}  # dB; the last two are within the margin, "four" is not measured
+    told = [
+        {"method": "mxattn", "prompt": text, "apart": between[ids[text]] + by, "from_fp16": 9.0}
+        for text, by in above.items()
+    ]
+    file = tmp_path / "floors.json"
+    file.write_text(json.dumps(told))
+    found = [pair for pair in pairs(one, other, floors([file])) if pair.method == "mxattn"]
+    assert {pair.prompt: pair.own_same for pair in found} == {ids[t]: t in ("two", "three") for t in ids}
+    mean, low, high = compared(found)["mxattn"].above_own
+    assert mean == pytest.approx(-np.mean(list(above.values())))
+    spread = np.std(list(above.values()), ddof=1) / 3**0.5
+    assert (low, high) == pytest.approx((mean - 4.302653 * spread, mean + 4.302653 * spread), rel=1e-6)
+    main([str(tmp_path / "a"), str(tmp_path / "b"), "--rounding", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+    assert "| 2/3 | -0.53 [" in lines[-1]
+    assert "| – | – | – |" in lines[2]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '[{"method": "mxattn"}]', '{"a": 1}'])
+def test_a_file_without_noise_floors(tmp_path, text):
+    file = tmp_path / "floors.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match="holds no noise floors"):
+        floors([file])
 
 
 @pytest.mark.parametrize(
