@@ -20,9 +20,10 @@ from mxbench.formats.scale import boundary
 from mxbench.kernels.fused_config import CONFIGS, Config, config_for
 from mxbench.kernels.fused_jit import fused_kernel
 from mxbench.kernels.held import Held, Hold
+from mxbench.kernels.key_order import interleaved, quartered
 from mxbench.kernels.quantise_jit import INTERPRETED, tile_fields
 
-__all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "interleaved", "packable", "unsuited"]
+__all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "packable", "unsuited"]
 
 HOLDS: dict[Hold, Any] = {
     "float32": tl.float32,
@@ -35,7 +36,6 @@ HOLDS: dict[Hold, Any] = {
 
 _HALF = 0x01000100  # half a spacing of E2M1·2^-14 in pairs of FP16
 _FLOOR = 0x66006600  # 1536 in pairs of FP16
-_INTERLEAVE = 32  # keys that change places among themselves
 
 
 def unsuited(spec: AttentionSpec, width: int) -> str | None:
@@ -45,33 +45,6 @@ def unsuited(spec: AttentionSpec, width: int) -> str | None:
     if spec.kv_tile not in (32, 64, 128, 256):
         return f"kv_tile is {spec.kv_tile}, and the fused kernels know 32, 64, 128 and 256"
     return None
-
-
-def interleaved(k: torch.Tensor) -> torch.Tensor:
-    """K with the keys of each 32 in the order in which FP8 operands lie in registers.
-
-    Stored row (j1, j0, t1, t0, i), as bits, is key (j1, t1, t0, j0, i). It keeps every block of 16 keys or more.
-
-    Args:
-        k: ``[B,H,N,D]``, contiguous, any type.
-
-    Returns:
-        ``[B,H,N',D]``, N' being N rounded up to a multiple of 32; rows of missing keys are zero.
-    """
-    b, h, n, d = k.shape
-    size = math.gcd(d * k.element_size(), k.storage_offset() * k.element_size(), 8)
-    word = k.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])  # a copy in few, wide words
-    width = word.shape[-1]
-    whole = n // _INTERLEAVE * _INTERLEAVE
-    out = word.new_empty(b, h, -(-n // _INTERLEAVE) * _INTERLEAVE, width)
-    parts = [(word[:, :, :whole], out[:, :, :whole])]
-    if whole < n:
-        rest = word.new_zeros(b, h, _INTERLEAVE, width)
-        rest[:, :, : n - whole] = word[:, :, whole:]
-        parts.append((rest, out[:, :, whole:]))
-    for source, target in parts:
-        target.unflatten(2, (-1, 2, 2, 4, 2)).copy_(source.unflatten(2, (-1, 2, 4, 2, 2)).transpose(4, 5))
-    return out.view(k.dtype)
 
 
 def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Config | None = None) -> torch.Tensor:
@@ -102,9 +75,11 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     able = packable(held.q.device)
     config = config or choice(spec, held, packable=able)
     fields = constants(spec, held, config, packable=able)
-    k = interleaved(held.k) if fields["INTERLEAVED"] else held.k
+    k, v = interleaved(held.k) if fields["INTERLEAVED"] else held.k, held.v
+    if fields["QUARTERED"]:
+        k, v = (quartered(x, spec.kv_tile) for x in (k, v))
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
-    operands: list[Any] = [held.q, k, held.v]
+    operands: list[Any] = [held.q, k, v]
     mean: Any = held.mean
     if config.descriptors and dv % 4 == 0 and all(_aligned(x) for x in operands):
         fields["DESCRIBED"] = True
@@ -125,7 +100,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
             nq,
             nk,
             k.shape[-2],
-            held.v.shape[-1 if _narrow(held.hold_pv) else -2],
+            v.shape[-1 if _narrow(held.hold_pv) else -2],
             math.log2(math.e) / math.sqrt(d),
             _HALF,
             _FLOOR,
@@ -167,6 +142,7 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
     rule = _rule(spec)
     fields = tile_fields(p)
     packed = packable and config.packed and _has_packed(spec, held.hold_pv, rule["AT_ZERO"] and k_scale == "tile")
+    block = {"mxfp4": 32, "nvfp4": 16}.get(p.format if p is not None else "", 0)
     return {
         "D": d,
         "DV": dv,
@@ -182,6 +158,7 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
         "UNIT": _unit(held.hold_pv, prescale),
         **fields,
         "PACKED": packed,
+        "QUARTERED": packed and held.hold_pv == "bfloat16" and block > 0 and spec.kv_tile % (4 * block) == 0,
         **rule,
         "K_SCALE": k_scale,
         "OWED_ROWS": held.owed_rows if held.owed is not None else 0,

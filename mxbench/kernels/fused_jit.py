@@ -12,7 +12,7 @@ import triton.language as tl
 
 from mxbench.kernels.packed_fp8_jit import packed_e4m3, packed_expcast
 from mxbench.kernels.packed_jit import packed_mx, packed_nvfp4
-from mxbench.kernels.packed_steps_jit import exp2, less, nan_max, nan_maximum, unpacked
+from mxbench.kernels.packed_steps_jit import by_columns, by_keys, exp2, less, nan_max, nan_maximum, unpacked
 from mxbench.kernels.prepass_jit import as_float
 from mxbench.kernels.quantise_jit import INTERPRETED, expcast_values, quantise_p_tile
 
@@ -86,14 +86,18 @@ def _handed(x, zero):
 
 
 @triton.jit
-def _eight(x, BN: tl.constexpr, BLOCK: tl.constexpr):
-    """A value a row ``[BM]`` beside the sums ``[BM, 8]``: maxima of equal registers, which are no instruction."""
+def _beside(x, BN: tl.constexpr, BLOCK: tl.constexpr, QUARTERED: tl.constexpr):
+    """A value a row ``[BM]`` beside its sums, ``[BM, 8]`` or of quarters: maxima of equal registers, no instruction."""
     BM: tl.constexpr = x.shape[0]
     if BLOCK > 0:  # in the layout in which the blocks' maxima come
         wide = tl.broadcast_to(x[:, None, None], [BM, BN // BLOCK, BLOCK])
     else:
         wide = tl.broadcast_to(x[:, None], [BM, BN])
-    return tl.max(tl.reshape(wide, [BM, BN // 8, 8]), 1)
+    if QUARTERED:
+        x = tl.max(tl.reshape(wide, [BM, 4, BN // 4]), 2)
+    else:
+        x = tl.max(tl.reshape(wide, [BM, BN // 8, 8]), 1)
+    return x
 
 
 @triton.jit
@@ -181,6 +185,7 @@ def fused_kernel(
     EXACT: tl.constexpr,
     HALF_AWAY: tl.constexpr,
     PACKED: tl.constexpr,  # by packed_jit, else by _plain
+    QUARTERED: tl.constexpr,  # K and V as key_order.quartered stores them
     ADD: tl.constexpr,  # packed_mx: the scale rule
     DOWN: tl.constexpr,
     AT_ZERO: tl.constexpr,
@@ -220,7 +225,7 @@ def fused_kernel(
 
     acc = tl.zeros([BM, DV_PAD], tl.float32)
     m = tl.full([BM], float("-inf"), tl.float32)
-    l = tl.zeros([BM, 8], tl.float32)  # noqa: E741 - the field's name; a column for each residue of the key's column
+    l = tl.zeros([BM, 4 if QUARTERED else 8], tl.float32)  # noqa: E741 - the field's name; columns as those of own
     if BEHIND:
         alpha = tl.zeros([BM], tl.float32)
         before = tl.zeros([BM], tl.float32)
@@ -246,6 +251,8 @@ def fused_kernel(
                 x = tl.dot(queries, keys.T, out_dtype=tl.int32)
             else:
                 x = tl.dot(queries, keys.T)
+            if QUARTERED:
+                x = by_keys(x)
 
             # What the scores are multiplied by, to stand in the log2 domain.
             factor = row_factor
@@ -307,16 +314,18 @@ def fused_kernel(
             elif FORMAT == "mxfp4":
                 x = x.to(tl.float32)
                 BITS: tl.constexpr = HOLD.primitive_bitwidth
-                m, p, own = packed_mx(x, m, factor, half, ADD, DOWN, AT_ZERO, SATURATE, QUANTISED_SUM, BITS)
+                m, p, own = packed_mx(x, m, factor, half, ADD, DOWN, AT_ZERO, SATURATE, QUANTISED_SUM, BITS, QUARTERED)
             elif FORMAT == "nvfp4":
-                m, p, own = packed_nvfp4(x.to(tl.float32), m, factor, half, PRESCALE, EXACT, SATURATE)
+                m, p, own = packed_nvfp4(x.to(tl.float32), m, factor, half, PRESCALE, EXACT, SATURATE, QUARTERED)
             elif EXPCAST:
                 m, p, own = packed_expcast(x, m, factor, floor)
             else:
                 m, p, own = packed_e4m3(x, m, factor, LOG2_PRE)
+            if QUARTERED:
+                p = by_columns(p)
             fall = (old - m) * factor if AT_ZERO and PACKED and SPLIT else old - m
             alpha = exp2(fall, not SPLIT)  # of a sum with large V what a new maximum leaves may show
-            l = l * _eight(alpha, BN, BLOCK) + own  # noqa: E741
+            l = l * _beside(alpha, BN, BLOCK, QUARTERED) + own  # noqa: E741
 
             if HAS_MEAN:
                 mass = tl.sum(own, 1)

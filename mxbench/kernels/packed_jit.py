@@ -11,9 +11,9 @@ one: where they are large, a fused step moves codes that lie further from a tie.
 codes whose quotient lies an ulp or two beside one.
 
 Words are int32 ``[BM, BN / 2]`` of two BF16 values, or ``[BM, BN / 4]`` of four FP8 ones in the order of the keys, the
-columns being interleaved as ``fused.interleaved`` stores K: a thread's scores are then, byte by byte, its operand of
-the second product. ``own`` is FP32 ``[BM, 8]``: the tile's sum of P in the 8 residues of the column, which a thread
-holds by itself.
+columns being interleaved as ``key_order.interleaved`` stores K: a thread's scores are then, byte by byte, its operand
+of the second product. ``own`` is FP32 ``[BM, 8]``: the tile's sum of P in the 8 residues of the column, which a thread
+holds by itself; or ``[BM, 4]``, in the quarters of the tile that ``key_order.quartered`` gives a thread.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.packed_steps_jit import add16, fours, high_half, less, low_half, nan_max, nan_maximum, pairs
-from mxbench.kernels.quantise_jit import E4M3_LEAST, round_to_grid
+from mxbench.kernels.packed_steps_jit import (
+    add16,
+    fours,
+    high_half,
+    less,
+    low_half,
+    nan_max,
+    nan_maximum,
+    pairs,
+    quarters,
+)
+from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, round_to_grid
 
 __all__ = ["packed_mx", "packed_nvfp4"]
 
@@ -131,6 +141,25 @@ def _first(x, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _whole_sums(codes, p, bits, G: tl.constexpr, shift: tl.constexpr, QUANTISED_SUM: tl.constexpr):
+    """FP32 ``[BM, G]``, sums of blocks of 32, which a thread holds alone: of E2M1·2^-14 ``codes``, or of ``p``.
+
+    Both are in units of 2^bits, but for a constant.
+    """
+    BM: tl.constexpr = p.shape[0]
+    if QUANTISED_SUM:
+        total = tl.reshape(_quarters_of_units(codes), [BM, G, 16])
+        for _ in tl.static_range(4):  # in FP16, where sums of sixteen are exact
+            a, b = tl.split(tl.reshape(total, [BM, G, total.shape[2] // 2, 2]))
+            total = add16(a, b)
+        total = tl.reshape(total, [BM, G])
+        own = (low_half(total) + high_half(total)) * ((bits + 128) << 23).to(tl.float32, bitcast=True)  # 2^(e + 1)
+    else:
+        own = tl.sum(tl.reshape(p, [BM, G, 32]), 2) * ((bits + (127 + shift)) << 23).to(tl.float32, bitcast=True)
+    return own
+
+
+@triton.jit
 def packed_mx(
     x,
     m,
@@ -142,6 +171,7 @@ def packed_mx(
     SATURATE: tl.constexpr,
     QUANTISED_SUM: tl.constexpr,
     BITS: tl.constexpr,
+    QUARTERED: tl.constexpr,
 ):
     """A tile of MXFP4.
 
@@ -157,6 +187,7 @@ def packed_mx(
         QUANTISED_SUM: ``own`` sums the quantised P.
         BITS: 16, P is BF16 in units of 2; 8, E5M2 in units of 2^-15, and zero in blocks of exponents below -30. BF16's
             subnormals hold E2M1·2^-127 in any unit up to 2^5; a unit of 2 leaves V the room that the reference does.
+        QUARTERED: columns are in the order of ``by_keys``; blocks of 32 are a thread's own.
 
     Returns:
         new maximum ``[BM]``, words, and ``own`` in the units of P.
@@ -198,7 +229,9 @@ def packed_mx(
     else:
         shift: tl.constexpr = 13  # 2^-14 to 2^-1
         words = _bf16_word(codes, _spread((bits + 252) * 0x00800080, 32))  # BF16 pairs of 2^(e + 125)
-    if QUANTISED_SUM:
+    if QUARTERED:
+        own = quarters(_whole_sums(codes, p, bits, G, shift, QUANTISED_SUM))
+    elif QUANTISED_SUM:
         # Twice over pairs in FP16, where sums of eight are exact; then FP32, times the block's power of two.
         if BITS == 16:
             a, b = fours(_quarters_of_units(codes))
@@ -219,7 +252,31 @@ def packed_mx(
 
 
 @triton.jit
-def packed_nvfp4(x, m, factor, half, PRESCALE: tl.constexpr, EXACT: tl.constexpr, SATURATE: tl.constexpr):
+def _sixth(x):
+    """``x / 6`` as IEEE 754 asks (Markstein), where x is far above the subnormals; below, E4M3 is zero either way."""
+    q = x * (1.0 / 6)
+    if not INTERPRETED:
+        q = tl.fma(tl.fma(q, -6.0, x), 1.0 / 6, q)
+    else:
+        q = tl.div_rn(x, 6.0)
+    return q
+
+
+@triton.jit
+def _reciprocal(x):
+    """1 / x to an ulp, for normal x."""
+    if INTERPRETED:
+        y = 1.0 / x
+    else:
+        asm: tl.constexpr = "rcp.approx.ftz.f32 $0, $1;"
+        y = tl.inline_asm_elementwise(asm, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return y
+
+
+@triton.jit
+def packed_nvfp4(
+    x, m, factor, half, PRESCALE: tl.constexpr, EXACT: tl.constexpr, SATURATE: tl.constexpr, QUARTERED: tl.constexpr
+):
     """A tile of NVFP4 in BF16, with the sum of the unquantised P; P in units of 2^14 over the prescale.
 
     Args:
@@ -230,17 +287,23 @@ def packed_nvfp4(x, m, factor, half, PRESCALE: tl.constexpr, EXACT: tl.constexpr
         PRESCALE: P is quantised times this.
         EXACT: elements are divided by the scale before it was rounded.
         SATURATE: whether a quotient can exceed 7.
+        QUARTERED: columns are in the order of ``by_keys``; blocks of 16 are a thread's own.
     """
     BM: tl.constexpr = x.shape[0]
     BN: tl.constexpr = x.shape[1]
     block = tl.reshape(x, [BM, BN // 16, 16])
-    m = nan_maximum(m, nan_max(nan_max(block, 2), 1) * factor)
+    top = nan_max(block, 2)
+    m = nan_maximum(m, nan_max(top, 1) * factor)
     p = tl.exp2(_below(block, m, factor))
-    own = tl.sum(tl.reshape(p, [BM, BN // 8, 8]), 1) * (PRESCALE * 2.0**-14)
-    exact = tl.minimum(tl.div_rn(tl.max(p, 2) * PRESCALE, 6.0), 448.0)
+    if QUARTERED:
+        own = tl.sum(tl.reshape(p, [BM, 4, BN // 4]), 2) * (PRESCALE * 2.0**-14)
+    else:
+        own = tl.sum(tl.reshape(p, [BM, BN // 8, 8]), 1) * (PRESCALE * 2.0**-14)
+    exact = tl.minimum(_sixth(tl.max(p, 2) * PRESCALE), 448.0)
     stored = round_to_grid(exact, E4M3_LEAST, 3)
     divisor = exact if EXACT else stored
-    inverse = tl.where(stored == 0, 0.0, (PRESCALE * 2.0**-14) / divisor)  # where the scale is zero, so is the block
+    # Where the scale is zero, so is the block.
+    inverse = tl.where(stored == 0, 0.0, _reciprocal(divisor) * (PRESCALE * 2.0**-14))
     p = tl.reshape(p * inverse[:, :, None], [BM, BN])
     low, high = pairs(p)
     codes = _e2m1(low, high, half, SATURATE)

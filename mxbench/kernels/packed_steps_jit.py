@@ -9,6 +9,8 @@ from mxbench.kernels.quantise_jit import INTERPRETED
 
 __all__ = [
     "add16",
+    "by_columns",
+    "by_keys",
     "exp2",
     "fours",
     "high_half",
@@ -17,6 +19,7 @@ __all__ = [
     "nan_max",
     "nan_maximum",
     "pairs",
+    "quarters",
     "unpacked",
 ]
 
@@ -34,6 +37,28 @@ def fours(x):
     G: tl.constexpr = x.shape[1] // 16
     a, b = tl.split(tl.permute(tl.reshape(x, [BM, G, 2, 2, 4]), [0, 1, 2, 4, 3]))
     return tl.reshape(a, [BM, G * 8]), tl.reshape(b, [BM, G * 8])
+
+
+@triton.jit
+def by_keys(x):
+    """Columns ``[BM, BN]`` of ``key_order.quartered`` keys, in the order of the keys. Nothing moves between threads."""
+    x4 = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 2, 1, 3])
+    return tl.reshape(x4, x.shape)
+
+
+@triton.jit
+def by_columns(words):
+    """Pairs ``[BM, BN / 2]`` in the order of the keys, as the columns stand: back from ``by_keys``."""
+    w4 = tl.permute(tl.reshape(words, [words.shape[0], 4, words.shape[1] // 4]), [0, 2, 1])
+    return tl.reshape(w4, words.shape)
+
+
+@triton.jit
+def quarters(x):
+    """Values of blocks ``[BM, G]`` summed over each quarter of a tile: ``[BM, 4]``."""
+    if x.shape[1] > 4:
+        x = tl.sum(tl.reshape(x, [x.shape[0], 4, x.shape[1] // 4]), 2)
+    return x
 
 
 @triton.jit

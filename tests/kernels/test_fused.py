@@ -22,7 +22,8 @@ from mxbench.formats.quantizer import Quantizer
 
 pytest.importorskip("triton")
 
-from mxbench.kernels.fused import CONFIGS, Config, config_for, fused, interleaved, unsuited
+from mxbench.kernels.fused import CONFIGS, Config, config_for, fused, unsuited
+from mxbench.kernels.key_order import interleaved, quartered
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="test_fused_gpu runs the kernel on a device"),
@@ -167,6 +168,18 @@ def test_interleaving_moves_keys_inside_their_thirty_two() -> None:
     assert sorted(out[:32].tolist()) == list(range(32)) and sorted(out[32:64].tolist()) == list(range(32, 64))
     assert out[:16].tolist() == [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15]
     assert sorted(out[64:].tolist()) == [0.0] * 26 + [64, 65, 66, 67, 68, 69]
+
+
+def test_a_quarter_of_every_tile_is_every_fourth_pair_of_columns() -> None:
+    k = torch.arange(200.0).view(1, 1, 200, 1).expand(1, 2, 200, 3).to(torch.bfloat16)[:, :1].contiguous()
+    out = quartered(k, 128)[0, 0, :, 0]
+    assert out.shape == (256,)
+    assert sorted(out[:128].tolist()) == list(range(128))
+    for thread in range(4):
+        columns = [8 * j + 2 * thread + p for j in range(16) for p in range(2)]
+        assert out[columns].tolist() == list(range(32 * thread, 32 * thread + 32))
+    assert out[128 + 2 * 2 : 128 + 2 * 2 + 2].tolist() == [192, 193]
+    assert sorted(out[128:].tolist()) == [0.0] * 56 + list(range(128, 200))
 
 
 def test_what_it_does_not_compute_is_an_error() -> None:

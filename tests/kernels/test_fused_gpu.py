@@ -16,7 +16,8 @@ from mxbench.formats.quantizer import Quantizer
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 pytest.importorskip("triton")
 
-from mxbench.kernels.fused import choice, config_for, fused, interleaved  # noqa: E402
+from mxbench.kernels.fused import choice, config_for, fused  # noqa: E402
+from mxbench.kernels.key_order import interleaved  # noqa: E402
 from mxbench.kernels.prepass import hold  # noqa: E402
 
 SPECS = {name: method.spec for name, method in METHODS.items()}
