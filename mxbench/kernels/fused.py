@@ -20,7 +20,7 @@ from mxbench.formats.scale import boundary
 from mxbench.kernels.fused_config import CONFIGS, Config, config_for
 from mxbench.kernels.fused_jit import fused_kernel
 from mxbench.kernels.held import Held, Hold
-from mxbench.kernels.key_order import interleaved, quartered
+from mxbench.kernels.key_order import interleaved, quartered, quartered_columns
 from mxbench.kernels.quantise_jit import INTERPRETED, tile_fields
 
 __all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "packable", "unsuited"]
@@ -77,7 +77,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     fields = constants(spec, held, config, packable=able)
     k, v = interleaved(held.k) if fields["INTERLEAVED"] else held.k, held.v
     if fields["QUARTERED"]:
-        k, v = (quartered(x, spec.kv_tile) for x in (k, v))
+        k, v = quartered(k, spec.kv_tile), (quartered_columns if _narrow(held.hold_pv) else quartered)(v, spec.kv_tile)
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
     operands: list[Any] = [held.q, k, v]
     mean: Any = held.mean
@@ -142,7 +142,9 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
     rule = _rule(spec)
     fields = tile_fields(p)
     packed = packable and config.packed and _has_packed(spec, held.hold_pv, rule["AT_ZERO"] and k_scale == "tile")
+    # A quarter of the tile's keys in a thread: then no thread needs another's for a block.
     block = {"mxfp4": 32, "nvfp4": 16}.get(p.format if p is not None else "", 0)
+    quarters = packed and block > 0 and spec.kv_tile % (4 * block) == 0
     return {
         "D": d,
         "DV": dv,
@@ -158,14 +160,14 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
         "UNIT": _unit(held.hold_pv, prescale),
         **fields,
         "PACKED": packed,
-        "QUARTERED": packed and held.hold_pv == "bfloat16" and block > 0 and spec.kv_tile % (4 * block) == 0,
+        "QUARTERED": quarters,
         **rule,
         "K_SCALE": k_scale,
         "OWED_ROWS": held.owed_rows if held.owed is not None else 0,
         "HAS_Q_SCALE": held.q_scale is not None,
         "HAS_V_SCALE": held.v_scale is not None,
         "HAS_MEAN": held.mean is not None,
-        "INTERLEAVED": _narrow(held.hold_pv) if config.interleave is None else config.interleave,
+        "INTERLEAVED": (_narrow(held.hold_pv) if config.interleave is None else config.interleave) and not quarters,
         "BEHIND": config.overlap,
         "DESCRIBED": False,
         "STAGES": config.num_stages if config.overlap and held.mean is not None else None,

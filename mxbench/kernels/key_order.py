@@ -9,7 +9,7 @@ import math
 
 import torch
 
-__all__ = ["interleaved", "quartered"]
+__all__ = ["interleaved", "quartered", "quartered_columns"]
 
 _INTERLEAVE = 32  # keys that change places among themselves
 
@@ -41,6 +41,20 @@ def quartered(x: torch.Tensor, tile: int) -> torch.Tensor:
         ``[B,H,N',D]``, N' being N rounded up to a multiple of ``tile``; rows of missing keys are zero.
     """
     return _reordered(x, tile, (4, tile // 8, 2), (1, 0, 2))
+
+
+def quartered_columns(v: torch.Tensor, tile: int) -> torch.Tensor:
+    """V in 8 bits beside K as ``quartered`` stores it: as P's bytes lie in registers, four keys of a thread at a time.
+
+    Stored column (j, t, i) of a tile, i of 4 and t of 4, is key (t, j, i).
+
+    Args:
+        v: ``[B,H,D,N]``, contiguous, of one byte an element; N a multiple of ``tile``.
+        tile: keys of a tile, a multiple of 16.
+    """
+    b, h, d, n = v.shape
+    words = v.view(torch.int32).view(b, h, d, n // tile, 4, tile // 16)
+    return words.transpose(4, 5).contiguous().view(v.dtype).view(v.shape)
 
 
 def _reordered(x: torch.Tensor, group: int, fields: tuple[int, ...], order: tuple[int, ...]) -> torch.Tensor:

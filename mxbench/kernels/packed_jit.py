@@ -141,21 +141,21 @@ def _first(x, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _whole_sums(codes, p, bits, G: tl.constexpr, shift: tl.constexpr, QUANTISED_SUM: tl.constexpr):
-    """FP32 ``[BM, G]``, sums of blocks of 32, which a thread holds alone: of E2M1·2^-14 ``codes``, or of ``p``.
+def _whole_sums(units, p, factor, of_p, G: tl.constexpr, QUANTISED_SUM: tl.constexpr):
+    """FP32 ``[BM, G]``, sums of blocks of 32, which a thread holds alone.
 
-    Both are in units of 2^bits, but for a constant.
+    Of ``units``, FP16 pairs whose sums of sixteen are exact, times ``factor``; else of ``p`` times ``of_p``.
     """
     BM: tl.constexpr = p.shape[0]
     if QUANTISED_SUM:
-        total = tl.reshape(_quarters_of_units(codes), [BM, G, 16])
-        for _ in tl.static_range(4):  # in FP16, where sums of sixteen are exact
+        total = tl.reshape(units, [BM, G, 16])
+        for _ in tl.static_range(4):
             a, b = tl.split(tl.reshape(total, [BM, G, total.shape[2] // 2, 2]))
             total = add16(a, b)
         total = tl.reshape(total, [BM, G])
-        own = (low_half(total) + high_half(total)) * ((bits + 128) << 23).to(tl.float32, bitcast=True)  # 2^(e + 1)
+        own = (low_half(total) + high_half(total)) * factor
     else:
-        own = tl.sum(tl.reshape(p, [BM, G, 32]), 2) * ((bits + (127 + shift)) << 23).to(tl.float32, bitcast=True)
+        own = tl.sum(tl.reshape(p, [BM, G, 32]), 2) * of_p
     return own
 
 
@@ -223,18 +223,32 @@ def packed_mx(
         units = _halves_of_units(codes)
         shift: tl.constexpr = 29  # 2^-14 to 2^15
         power = _spread((bits + 31) * 0x04000400, 32)  # FP16 pairs of 2^(e + 16)
-        a, b = fours(units)
-        power_of_four, _same = fours(power)
+        if QUARTERED:
+            a, b = pairs(units)
+            power_of_four, _same = pairs(power)
+        else:
+            a, b = fours(units)
+            power_of_four, _same = fours(power)
         words = _e5m2_word(a, b, power_of_four)
     else:
         shift: tl.constexpr = 13  # 2^-14 to 2^-1
         words = _bf16_word(codes, _spread((bits + 252) * 0x00800080, 32))  # BF16 pairs of 2^(e + 125)
+        if QUANTISED_SUM:
+            units = _quarters_of_units(codes)
+    of_p = ((bits + (127 + shift)) << 23).to(tl.float32, bitcast=True)
     if QUARTERED:
-        own = quarters(_whole_sums(codes, p, bits, G, shift, QUANTISED_SUM))
+        if BITS == 8:
+            whole = low_half((bits + 31) * 0x04000400)  # zero where the block is
+        else:
+            whole = ((bits + 128) << 23).to(tl.float32, bitcast=True)  # 2^(e + 1), never subnormal
+        if QUANTISED_SUM:
+            own = quarters(_whole_sums(units, p, whole, of_p, G, True))
+        else:
+            own = quarters(_whole_sums(codes, p, whole, of_p, G, False))
     elif QUANTISED_SUM:
         # Twice over pairs in FP16, where sums of eight are exact; then FP32, times the block's power of two.
         if BITS == 16:
-            a, b = fours(_quarters_of_units(codes))
+            a, b = fours(units)
         c, d = tl.split(tl.permute(tl.reshape(add16(a, b), [BM, G, 2, 4]), [0, 1, 3, 2]))
         total = add16(c, d)
         if BITS == 8:
@@ -246,8 +260,7 @@ def packed_mx(
             f, _same = tl.split(tl.permute(tl.reshape(f, [BM, G, 2, 4]), [0, 1, 3, 2]))
         own = tl.reshape(tl.join(tl.sum(low_half(total) * f, 1), tl.sum(high_half(total) * f, 1)), [BM, 8])
     else:
-        f = _first(((bits + (127 + shift)) << 23).to(tl.float32, bitcast=True), 32)
-        own = tl.sum(_sums(p, 32) * f, 1)
+        own = tl.sum(_sums(p, 32) * _first(of_p, 32), 1)
     return m, words, own
 
 

@@ -23,7 +23,7 @@ from mxbench.formats.quantizer import Quantizer
 pytest.importorskip("triton")
 
 from mxbench.kernels.fused import CONFIGS, Config, config_for, fused, unsuited
-from mxbench.kernels.key_order import interleaved, quartered
+from mxbench.kernels.key_order import interleaved, quartered, quartered_columns
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="test_fused_gpu runs the kernel on a device"),
@@ -180,6 +180,15 @@ def test_a_quarter_of_every_tile_is_every_fourth_pair_of_columns() -> None:
         assert out[columns].tolist() == list(range(32 * thread, 32 * thread + 32))
     assert out[128 + 2 * 2 : 128 + 2 * 2 + 2].tolist() == [192, 193]
     assert sorted(out[128:].tolist()) == [0.0] * 56 + list(range(128, 200))
+
+
+def test_columns_of_v_lie_as_bytes_of_p_do() -> None:
+    v = torch.arange(256).to(torch.uint8).view(torch.int8).expand(1, 2, 3, 256).contiguous()
+    out = quartered_columns(v, 128)
+    assert torch.equal(out[0, 1, 2], out[0, 0, 0])
+    row = out[0, 0, 0].view(torch.uint8).tolist()
+    assert row[:20] == [0, 1, 2, 3, 32, 33, 34, 35, 64, 65, 66, 67, 96, 97, 98, 99, 4, 5, 6, 7]
+    assert sorted(row[128:]) == list(range(128, 256))
 
 
 def test_what_it_does_not_compute_is_an_error() -> None:
