@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from mxbench.attention.qk import contiguous_fp32
 from mxbench.attention.spec import AttentionSpec
-from mxbench.attention.value import arrange
 from mxbench.bench import targets
 from mxbench.bench.candidates import Bound, Candidate
 from mxbench.bench.check import Judge
 from mxbench.bench.examine import Checked, check_all
 from mxbench.bench.failures import Failure, guarded
-from mxbench.bench.operands import ABOUT, draw, sample
+from mxbench.bench.operands import ABOUT, draw, grouped, sample
 from mxbench.bench.rows import Compared, Row, ShapeResult
 from mxbench.bench.shapes import Shape
 from mxbench.bench.timing import Clock, Round, Spread, clock_for, interleaved, ratios
@@ -165,7 +163,7 @@ def _grouping(spec: AttentionSpec) -> str:
 def _regroup(v: torch.Tensor, spec: AttentionSpec) -> Round:
     smooth = spec.v_smooth
     assert smooth is not None
-    return lambda clock: {"grouping": clock.time(lambda: arrange(contiguous_fp32(v), smooth, None, None))[1]}
+    return lambda clock: {"grouping": clock.time(lambda: grouped(v, smooth))[1]}
 
 
 def _copy(device: torch.device) -> Round:

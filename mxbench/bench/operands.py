@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from mxbench.attention.site import Site
-from mxbench.attention.spec import AttentionSpec
+from mxbench.attention.spec import AttentionSpec, VSmooth
 from mxbench.attention.value import GroupingState, arrange
 from mxbench.bench.shapes import Shape
 from mxbench.dispatch import lloyd
 
-__all__ = ["ABOUT", "BLOCK", "Operands", "Sample", "Seat", "draw", "sample", "seat"]
+__all__ = ["ABOUT", "BLOCK", "Operands", "Sample", "Seat", "draw", "grouped", "sample", "seat"]
 
 ABOUT = "Gaussian; K with a mean of its own in every channel, V with a small one"
 
@@ -80,9 +80,14 @@ def seat(operands: Operands, spec: AttentionSpec) -> Seat:
     """A step of a render for a method with V-Smooth, its grouping already made: most calls of a render are such."""
     if spec.v_smooth is None:
         return Seat()
+    return Seat(_SITE, grouped(operands.v, spec.v_smooth))
+
+
+def grouped(v: torch.Tensor, smooth: VSmooth) -> GroupingState:
+    """V's grouping as the first step of a render makes it."""
     state = GroupingState(lloyd=lloyd)
-    arrange(operands.v, spec.v_smooth, replace(_SITE, step=0), state)
-    return Seat(_SITE, state)
+    arrange(v, smooth, replace(_SITE, step=0), state)
+    return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 An operand is read once and written once. What needs all of its tokens first (K's mean, the scale of a tensor or of a
 channel, NVFP4's second level) takes one reading pass before, as do means of other blocks of Q than 128 rows. The term
-that those means owe the scores is a matrix product of torch. E5M2 holds MXFP4 of everyday sizes as it is; where it
+that those means owe the scores is a product of theirs with K. E5M2 holds MXFP4 of everyday sizes as it is; where it
 does not, the operand is held anew, moved by powers of two: a row of Q, a head of K, a channel of V each by its own.
 
 Imports Triton: import this module where a kernel is asked for.
@@ -25,7 +25,7 @@ from mxbench.formats.block import NVFP4_RANGE, divided
 from mxbench.formats.quantizer import Quantizer
 from mxbench.formats.scale import mx_exponent, power_of_two
 from mxbench.kernels.held import Held, Hold
-from mxbench.kernels.prepass_launch import TILE, Source, apart, is_apart, largest, quantised, sums
+from mxbench.kernels.prepass_launch import TILE, Source, apart, is_apart, largest, owed, quantised, sums
 from mxbench.kernels.prepass_plan import E5M2_LIFT, E5M2_TOP, holds, reason
 
 __all__ = ["hold", "reason"]
@@ -98,11 +98,11 @@ def hold(
                     held[i] = _operand(asked[i], lost[i], lift=True)
             lost = lost[:, 0].sum(dtype=torch.int32)[None]
         held_q, held_k, held_v = held
-        owed = None
+        term = None
         if smooth is not None:
             q_mean = held_q.mean if source_q.own_mean else source_q.mean
             assert q_mean is not None
-            owed = q_mean @ _smoothed(k, k_mean, order).transpose(-1, -2)
+            term = owed(Source(k, order, k_mean, k.shape[-2]), q_mean)
     return Held(
         q=held_q.values,
         k=held_k.values,
@@ -111,7 +111,7 @@ def hold(
         k_scale=held_k.rows,
         v_scale=held_v.scale,
         mean=held_v.mean,
-        owed=owed,
+        owed=term,
         owed_rows=smooth.rows if smooth is not None else 1,
         hold_qk=hold_qk,
         hold_pv=hold_pv,
@@ -137,12 +137,6 @@ def _less_block_means(source: Source, rows: int) -> Source:
     counts = total.new_full((total.shape[-2],), float(rows))
     counts[-1] = n - rows * (len(counts) - 1)
     return replace(source, mean=(total / counts[:, None]).float(), mean_rows=rows)
-
-
-def _smoothed(k: torch.Tensor, mean: torch.Tensor | None, order: torch.Tensor | None) -> torch.Tensor:
-    """K as Q's means meet it: FP32, neither rotated nor quantised."""
-    x = k.float() if mean is None else k - mean
-    return x if order is None else x.take_along_dim(order[..., None], dim=-2)
 
 
 @dataclass(frozen=True, slots=True)

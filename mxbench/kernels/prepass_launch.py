@@ -17,14 +17,15 @@ from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.held import Hold
 from mxbench.kernels.prepass_config import Pass, pass_for
-from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
+from mxbench.kernels.prepass_jit import largest_kernel, owed_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
 from mxbench.kernels.quantise_jit import mx_addend, tile_fields
 
-__all__ = ["TILE", "Source", "apart", "is_apart", "largest", "quantised", "sums"]
+__all__ = ["TILE", "Source", "apart", "is_apart", "largest", "owed", "quantised", "sums"]
 
 TILE = ROWS  # tokens of a tile: every group of rows, and every block of V-Smooth, lies in one
 _SUM_TILE = 64
+_OWED_TILE = 64  # keys, and means of Q
 _NARROW = 128  # channels of a tile that a rotation leaves registers for
 
 _DTYPES: dict[Hold, torch.dtype] = {
@@ -112,6 +113,21 @@ def apart(source: Source) -> Source:
     tiles = _tiles(n, tile)
     _launch(prepared_kernel, tiles, shape, [*tensors, out], tiles=tiles, **constants)
     return Source(out)
+
+
+def owed(k: Source, q_mean: torch.Tensor) -> torch.Tensor:
+    """What means of Q owe the scores: FP32 ``[B,H,G,D]`` times K, neither rotated nor quantised: ``[B,H,G,N]``."""
+    b, h, n, _ = k.x.shape
+    groups = q_mean.shape[-2]
+    out = torch.empty(b, h, groups, n, dtype=torch.float32, device=k.x.device)
+    tile = min(_OWED_TILE, _OWED_TILE * _NARROW // _padded(k.x.shape[-1]))
+    tensors, constants = _tile_arguments(replace(k, rotate=None), None, tile)
+    tiles = _tiles(n, tile)
+    _launch(
+        owed_kernel, tiles, Pass(thread=32), [*tensors, q_mean.contiguous(), out],
+        tiles=tiles, groups=groups, GROUPS=_OWED_TILE, **constants,
+    )  # fmt: skip
+    return out
 
 
 def largest(source: Source, *, finite: bool = False) -> tuple[torch.Tensor, Source]:
