@@ -55,6 +55,15 @@ def mean_of(x: torch.Tensor, count: int | torch.Tensor) -> torch.Tensor:
     return (x.sum(-2, dtype=torch.float64) / count).float()
 
 
+def _product(mean: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """FP32 ``mean @ k.mT``, summed in FP64 and rounded once; a head at a time, for FP64 needs room."""
+    out = mean.new_empty(*mean.shape[:-1], k.shape[-2])
+    for b in range(k.shape[0]):
+        for h in range(k.shape[1]):
+            out[b, h] = mean[b, h].double() @ k[b, h].double().mT
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Q and K as they enter the quantisers, and the term that Q smoothing owes the scores.
@@ -97,7 +106,7 @@ def prepare_qk(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> Prepare
         counts[-1] = n - rows * (len(counts) - 1)
         mean = mean_of(padded, counts[:, None])
         q = (padded - mean[..., None, :]).flatten(-3, -2)[..., :n, :]
-        owed = mean @ k.transpose(-1, -2)
+        owed = _product(mean, k)
     rotate = spec.stage(Hadamard)
     if rotate is not None:
         d = q.shape[-1]

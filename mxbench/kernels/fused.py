@@ -6,6 +6,7 @@ Imports Triton: import this module where a kernel is asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from mxbench.kernels.held import Held, Hold
 from mxbench.kernels.key_order import interleaved, quartered, quartered_columns
 from mxbench.kernels.quantise_jit import INTERPRETED, tile_fields
 
-__all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "packable", "unsuited"]
+__all__ = ["CONFIGS", "Config", "choice", "config_for", "constants", "fused", "owed_suits", "packable", "unsuited"]
 
 HOLDS: dict[Hold, Any] = {
     "float32": tl.float32,
@@ -81,6 +82,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
     out = held.q.new_empty(b, h, nq, dv, dtype=out_dtype)
     operands: list[Any] = [held.q, k, v]
     mean: Any = held.mean
+    owed: Any = held.owed
     if config.descriptors and dv % 4 == 0 and all(_aligned(x) for x in operands):
         fields["DESCRIBED"] = True
         bm, bn, wide = fields["BM"], fields["BN"], fields["DV_PAD"]
@@ -88,6 +90,8 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
         operands = [_descriptor(x, box) for x, box in zip(operands, boxes, strict=True)]
         if config.overlap and mean is not None:
             mean = _descriptor(mean, [1, wide])
+        if held.owed is not None and _aligned(held.owed) and owed_suits(fields):
+            owed, fields["OWED_DESCRIBED"] = _descriptor(held.owed, [1, bn]), True
     with torch.cuda.device_of(held.q):
         fused_kernel[(triton.cdiv(nq, config.block_m) * b * h,)](
             *operands,
@@ -95,7 +99,7 @@ def fused(held: Held, spec: AttentionSpec, out_dtype: torch.dtype, *, config: Co
             held.k_scale,
             held.v_scale,
             mean,
-            held.owed,
+            owed,
             out,
             nq,
             nk,
@@ -117,8 +121,8 @@ def choice(spec: AttentionSpec, held: Held, *, packable: bool) -> Config:
     """The launch in the table of ``fused_config``; ``packable`` as in ``constants``."""
     channels = held.v.shape[-2 if _narrow(held.hold_pv) else -1]
     case = held.hold_pv, max(held.q.shape[-1], channels), spec.kv_tile, held.hold_qk
-    config = config_for(*case)
-    return config_for(*case, packed=bool(constants(spec, held, config, packable=packable)["PACKED"]))
+    fields = constants(spec, held, config_for(*case), packable=packable)
+    return config_for(*case, packed=fields["PACKED"] and (not fields["OWED_ROWS"] or owed_suits(fields)))
 
 
 def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool) -> dict[str, Any]:
@@ -164,14 +168,20 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
         **rule,
         "K_SCALE": k_scale,
         "OWED_ROWS": held.owed_rows if held.owed is not None else 0,
+        "OWED_DESCRIBED": False,
         "HAS_Q_SCALE": held.q_scale is not None,
         "HAS_V_SCALE": held.v_scale is not None,
         "HAS_MEAN": held.mean is not None,
         "INTERLEAVED": (_narrow(held.hold_pv) if config.interleave is None else config.interleave) and not quarters,
         "BEHIND": config.overlap,
         "DESCRIBED": False,
-        "STAGES": config.num_stages if config.overlap and held.mean is not None else None,
+        "STAGES": config.num_stages if config.overlap and (held.mean is not None or held.owed is not None) else None,
     }
+
+
+def owed_suits(fields: Mapping[str, Any]) -> bool:
+    """Whether a tile of what is owed is a row of it, in the order of the keys."""
+    return fields["OWED_ROWS"] % fields["BM"] == 0 and not fields["INTERLEAVED"]
 
 
 def _narrow(hold: Hold) -> bool:

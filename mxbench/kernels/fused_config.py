@@ -62,7 +62,7 @@ WIDE_KEYS: dict[int, Config] = {
 }
 
 STEP_BY_STEP: dict[int, Config] = {
-    # Widest tile: the choice for BF16 and a P that is not packed.
+    # Widest tile: the choice for BF16 where P, or what is owed, takes a tile of shared memory of its own.
     128: Config(block_m=128, num_warps=8, num_stages=2, overlap=True),
     512: Config(num_stages=1),
 }
@@ -74,7 +74,7 @@ def config_for(
     """The entry for a hold of P and V, a head dimension, a key tile, and the hold of Q and K (None: the same bits).
 
     A tile of 256 keys is twice as wide: tiles of K and of V, as many as there are stages, lie in shared memory.
-    ``packed``: P is made in packed arithmetic; step by step it lies there too.
+    ``packed``: P is made in packed arithmetic, and what Q's means owe a tile is a row; otherwise those lie there too.
     """
     widest = width * max(128, kv_tile) // 128
     if hold == "bfloat16" and not packed:

@@ -191,6 +191,7 @@ def fused_kernel(
     AT_ZERO: tl.constexpr,
     K_SCALE: tl.constexpr,  # none, tile, key
     OWED_ROWS: tl.constexpr,  # 0: nothing owed
+    OWED_DESCRIBED: tl.constexpr,  # a tile of it comes by a tensor descriptor
     HAS_Q_SCALE: tl.constexpr,
     HAS_V_SCALE: tl.constexpr,
     HAS_MEAN: tl.constexpr,
@@ -264,11 +265,14 @@ def fused_kernel(
                 x = x.to(tl.float32) * each[None, :]
             if OWED_ROWS > 0:
                 above = bh64 * tl.cdiv(NQ, OWED_ROWS)
-                if OWED_ROWS % BM == 0:  # a row of it for the whole tile
+                if OWED_DESCRIBED:
+                    term = tl.reshape(owed.load([bh, row // OWED_ROWS, start]), [1, BN])  # zeros beyond the last key
+                elif OWED_ROWS % BM == 0:  # a row of it for the whole tile
                     term = owed + (above + row // OWED_ROWS) * NK + (start + key)[None, :]
                 else:
                     term = owed + (above + tl.minimum(rows, NQ - 1) // OWED_ROWS)[:, None] * NK + (start + key)[None, :]
-                term = tl.load(term, mask=(start + key < NK)[None, :], other=0.0) if TAIL else tl.load(term)
+                if not OWED_DESCRIBED:
+                    term = tl.load(term, mask=(start + key < NK)[None, :], other=0.0) if TAIL else tl.load(term)
                 if HAS_Q_SCALE:
                     x = x.to(tl.float32) * row_scale[:, None]
                     factor = tl.full([BM], 1.0, tl.float32) * log2_scale

@@ -53,7 +53,7 @@ def quartered_columns(v: torch.Tensor, tile: int) -> torch.Tensor:
         tile: keys of a tile, a multiple of 16.
     """
     b, h, d, n = v.shape
-    words = v.view(torch.int32).view(b, h, d, n // tile, 4, tile // 16)
+    words = v.flatten().view(torch.int32).view(b, h, d, n // tile, 4, tile // 16)
     return words.transpose(4, 5).contiguous().view(v.dtype).view(v.shape)
 
 
@@ -61,7 +61,8 @@ def _reordered(x: torch.Tensor, group: int, fields: tuple[int, ...], order: tupl
     """Rows of every group, seen as ``fields``, in another order of the fields; zeros behind the last row."""
     b, h, n, d = x.shape
     size = math.gcd(d * x.element_size(), x.storage_offset() * x.element_size(), 8)
-    word = x.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])  # a copy in few, wide words
+    wide = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]  # a copy in few words
+    word = x.flatten().view(wide).view(b, h, n, -1)  # flat: a size of 1 may come with any stride
     width = word.shape[-1]
     whole = n // group * group
     out = word.new_empty(b, h, -(-n // group) * group, width)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.quantise_jit import EXPONENT, INTERPRETED, abs_bits, inverse_power, largest_bits
+from mxbench.kernels.quantise_jit import EXPONENT, abs_bits, inverse_power, largest_bits
 
 __all__ = [
     "HIGHEST",
@@ -16,7 +16,6 @@ __all__ = [
     "as_float",
     "largest_kernel",
     "located",
-    "owed_kernel",
     "prepared_kernel",
     "prepared_tile",
     "sums_kernel",
@@ -312,74 +311,3 @@ def prepared_kernel(
     cols = tl.arange(0, BD)
     at = (bh * N + rows[:, None]) * D + cols[None, :]
     tl.store(out_ptr + at, x, mask=(rows < N)[:, None] & (cols < D)[None, :])
-
-
-@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups"])
-def owed_kernel(
-    x_ptr,
-    order_ptr,
-    mean_ptr,
-    rotation_ptr,
-    made_ptr,
-    q_mean_ptr,
-    out_ptr,
-    stride_b,
-    stride_h,
-    stride_n,
-    stride_d,
-    H,
-    N,
-    mean_rows,
-    mean_groups,
-    tiles,
-    groups,
-    TILE_MEAN: tl.constexpr,
-    NORM: tl.constexpr,
-    PIECES: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    TILE: tl.constexpr,
-    GROUPS: tl.constexpr,
-    HEADS_FIRST: tl.constexpr,
-):
-    """FP32 ``[B,H,groups,N]``: means of Q, FP32 ``[B,H,groups,D]``, times what ``prepared_tile`` makes of K.
-
-    Products of three TF32 each, summed in FP32: those of FP32 but for some 2^-22.
-    """
-    bh, tile = located(tiles, HEADS_FIRST)
-    rows = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    x = prepared_tile(
-        x_ptr,
-        order_ptr,
-        mean_ptr,
-        rotation_ptr,
-        made_ptr,
-        bh,
-        tile,
-        rows,
-        stride_b,
-        stride_h,
-        stride_n,
-        stride_d,
-        H,
-        N,
-        mean_rows,
-        mean_groups,
-        TILE_MEAN,
-        NORM,
-        PIECES,
-        D,
-        BD,
-        TILE,
-    )
-    cols = tl.arange(0, BD)
-    begin, end = 0, groups
-    if INTERPRETED:  # it takes no tensors as bounds, with NumPy from 2.4 on, and makes one of every plain assignment
-        begin, end = 0, end.handle.data.item()
-    for first in range(begin, end, GROUPS):
-        group = first + tl.arange(0, GROUPS)
-        real = (group < groups)[:, None] & (cols < D)[None, :]
-        mean = tl.load(q_mean_ptr + (bh * groups + group)[:, None] * D + cols[None, :], mask=real, other=0.0)
-        owed = tl.dot(mean, tl.trans(x), input_precision="ieee" if INTERPRETED else "tf32x3")
-        at = (bh * groups + group)[:, None] * N + rows[None, :]
-        tl.store(out_ptr + at, owed, mask=(group < groups)[:, None] & (rows < N)[None, :])

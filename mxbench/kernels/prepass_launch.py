@@ -16,8 +16,9 @@ from mxbench.attention.spec import Hadamard
 from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.held import Hold
+from mxbench.kernels.owed_jit import endless_kernel, owed_kernel, pieces_kernel
 from mxbench.kernels.prepass_config import Pass, pass_for
-from mxbench.kernels.prepass_jit import largest_kernel, owed_kernel, prepared_kernel, sums_kernel
+from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
 from mxbench.kernels.quantise_jit import mx_addend, tile_fields
 
@@ -25,7 +26,6 @@ __all__ = ["TILE", "Source", "apart", "is_apart", "largest", "owed", "quantised"
 
 TILE = ROWS  # tokens of a tile: every group of rows, and every block of V-Smooth, lies in one
 _SUM_TILE = 64
-_OWED_TILE = 64  # keys, and means of Q
 _NARROW = 128  # channels of a tile that a rotation leaves registers for
 
 _DTYPES: dict[Hold, torch.dtype] = {
@@ -117,16 +117,25 @@ def apart(source: Source) -> Source:
 
 def owed(k: Source, q_mean: torch.Tensor) -> torch.Tensor:
     """What means of Q owe the scores: FP32 ``[B,H,G,D]`` times K, neither rotated nor quantised: ``[B,H,G,N]``."""
-    b, h, n, _ = k.x.shape
-    groups = q_mean.shape[-2]
-    out = torch.empty(b, h, groups, n, dtype=torch.float32, device=k.x.device)
-    tile = min(_OWED_TILE, _OWED_TILE * _NARROW // _padded(k.x.shape[-1]))
+    b, h, n, d = k.x.shape
+    groups, padded, device = q_mean.shape[-2], _padded(d), k.x.device
+    every = b * h * groups
+    pieces = torch.empty(4, every, d, dtype=torch.bfloat16, device=device)
+    top = torch.empty(every, dtype=torch.float32, device=device)
+    q_mean = q_mean.contiguous()
+    pieces_kernel[(_tiles(every, 16),)](q_mean, pieces, top, every, D=d, BD=padded, ROWS=16)
+    out = torch.empty(b, h, groups, n, dtype=torch.float32, device=device)
+    tile = 64 * _NARROW // max(_NARROW, padded)
     tensors, constants = _tile_arguments(replace(k, rotate=None), None, tile)
     tiles = _tiles(n, tile)
+    flags = torch.empty(b * h * tiles, dtype=torch.int32, device=device)
+    constants |= {"tiles": tiles, "groups": groups}
+    stages = 2 if padded <= _NARROW else 1
     _launch(
-        owed_kernel, tiles, Pass(thread=32), [*tensors, q_mean.contiguous(), out],
-        tiles=tiles, groups=groups, GROUPS=_OWED_TILE, **constants,
+        owed_kernel, tiles, Pass(thread=32), [*tensors, pieces, top, out, flags],
+        GROUPS=64, STAGES=stages, **constants,
     )  # fmt: skip
+    _launch(endless_kernel, tiles, Pass(thread=32), [*tensors, q_mean, out, flags], **constants)
     return out
 
 

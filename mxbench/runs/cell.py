@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["SEMANTICS_VERSION", "Cell"]
 
-SEMANTICS_VERSION = 2
+SEMANTICS_VERSION = 3
 """Raised whenever the code comes to compute something else from the same description."""
 
 

@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from mxbench import METHODS, AttentionSpec
 from mxbench.attention.spec import QBlockMean
-from mxbench.kernels.fused import choice, constants
+from mxbench.kernels.fused import choice, constants, owed_suits
 from mxbench.kernels.fused_jit import fused_kernel
 from mxbench.kernels.held import Held
 from mxbench.kernels.native import native_constants
@@ -49,6 +49,7 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
         return torch.empty(*shape, device="meta")
 
     qk, pv = TYPES[hold_qk][1], TYPES[hold_pv][1]
+    smooth = spec.stage(QBlockMean)
     narrow = hold_pv in ("e5m2", "e4m3", "int8")
     scaled = hold_qk in ("e5m2", "e4m3", "int8")
     by_key = spec.k is not None and spec.k.granularity in ("rows", "sage_threads")
@@ -60,8 +61,8 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
         k_scale=factor(1, 2, n) if by_key else None,
         v_scale=factor(1, 2, d) if narrow else None,
         mean=factor(1, 2, n // 128, d) if spec.v_smooth is not None else None,
-        owed=factor(1, 2, n // 128, n) if spec.qk and len(spec.qk) > 1 and not spec.v_smooth else None,
-        owed_rows=128,
+        owed=factor(1, 2, -(-n // smooth.rows), n) if smooth is not None else None,
+        owed_rows=smooth.rows if smooth is not None else 1,
         hold_qk=hold_qk,
         hold_pv=hold_pv,
     )
@@ -88,6 +89,9 @@ def compiled(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, **changes:
             fields[name] = None
     if config.descriptors and config.overlap and operands.mean is not None:
         signature["mean"] = f"tensordesc<fp32[1,1,{fields['DV_PAD']}]>"
+    if operands.owed is not None and config.descriptors and owed_suits(fields):
+        signature["owed"] = f"tensordesc<fp32[1,1,{fields['BN']}]>"
+        fields["OWED_DESCRIBED"] = True
     signature["out"] = "*bf16"
     signature |= dict.fromkeys(("NQ", "NK", "NKS", "NVS", "half", "floor", "zero"), "i32") | {"log2_scale": "fp32"}
     signature |= dict.fromkeys(fields, "constexpr")

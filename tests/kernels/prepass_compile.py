@@ -88,7 +88,8 @@ def resources(cubin: bytes) -> tuple[str, str]:
 
 def main(channels: int, methods: list[str]) -> None:
     """The specialisations of methods (of all, where none is named), with the strides that diffusers hands over."""
-    for name in ("sums_kernel", "largest_kernel", "owed_kernel", "prepared_kernel", "quantise_kernel"):
+    read, owed = ("sums_kernel", "largest_kernel"), ("pieces_kernel", "owed_kernel", "endless_kernel")
+    for name in (*read, *owed, "prepared_kernel", "quantise_kernel"):
         setattr(prepass_launch, name, Compiled(getattr(prepass_launch, name)))
     hold_one = prepass._operand
 

@@ -43,6 +43,7 @@ from mxbench.formats.block import quantise
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.prepass import hold, reason
 from mxbench.kernels.prepass_config import PASSES
+from mxbench.kernels.prepass_launch import Source, owed
 
 SHAPES = [(1, 2, 1, 64), (2, 1, 17, 32), (1, 1, 129, 80), (1, 2, 193, 128)]
 
@@ -120,6 +121,19 @@ def test_more_channels_than_a_rotation_has_registers_for(name: str, path: str) -
     both = AttentionSpec(MX, MX, MX, MX, qk=(KMean(), QBlockMean(), Hadamard()))
     spec, tensors = both if name not in METHODS else METHODS[name].spec, operands((1, 1, 150, 256))
     check(kept(tensors, spec, path), wanted(tensors, spec), spec)
+
+
+@pytest.mark.parametrize("d", [64, 80, 128])
+def test_what_is_owed_is_the_exact_sum_rounded_once(d: int) -> None:
+    g = torch.Generator().manual_seed(d)
+    scale = 1 + 30 * (torch.rand(d, generator=g) < 0.05)
+    k = (torch.randn(1, 2, 150, d, generator=g) * scale + 3 * torch.randn(d, generator=g)).bfloat16()
+    mean = k.float().mean(-2, keepdim=True)
+    q_mean = torch.randn(1, 2, 70, d, generator=g) * scale
+    got = owed(Source(k.to(DEVICE), None, mean.to(DEVICE), 150), q_mean.to(DEVICE)).cpu()
+    exact = q_mean.double() @ (k.float() - mean).double().mT
+    assert float((got.double() - exact).norm() / exact.norm()) < 4e-8  # FP32's own sums: 8e-8
+    assert (got != exact.float()).float().mean() < 0.05
 
 
 def test_which_specs_a_path_holds() -> None:
