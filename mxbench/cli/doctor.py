@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mxbench.cli.options import echo_json, json_option
+from mxbench.models.tested import DIFFUSERS, is_tested
 
 __all__ = ["command"]
 
@@ -23,7 +24,6 @@ Examples:
   mxbench doctor
   mxbench doctor --json"""
 
-_DIFFUSERS = "0.42"  # what the seam was tested with
 
 Check = tuple[str, bool | None, str, str]  # what, fine (None: optional), found, what to do
 
@@ -56,8 +56,8 @@ def _packages() -> list[Check]:
         except PackageNotFoundError:
             found.append((name, False, "not installed", "pip install mxbench"))
             continue
-        ok = name != "diffusers" or installed.startswith(_DIFFUSERS)
-        fix = "" if ok else f'pip install "diffusers=={_DIFFUSERS}.*": the seam was tested with that'
+        ok = name != "diffusers" or is_tested(installed)
+        fix = "" if ok else f'pip install "diffusers=={DIFFUSERS}.*": the seam was tested with that'
         found.append((name, ok, installed, fix))
     return found
 

@@ -119,10 +119,12 @@ def load(
         memory: a name in ``mxbench.models.memory.MEMORY``; None for all of it on the device.
 
     Raises:
-        UserError: no such model or device, or no room there.
+        UserError: no such model or device, no room there, or a diffusers that the models were not tested with.
     """
     from mxbench.models.device import fits, resolve
+    from mxbench.models.tested import check_diffusers
 
+    check_diffusers()
     home = _home(name)
     where = resolve(device, facts(name, weights, revision).dtypes)
     with fits(where, memory):

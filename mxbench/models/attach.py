@@ -24,6 +24,7 @@ from mxbench.errors import UserError
 from mxbench.models.base import AttentionSite, Family, Layout
 from mxbench.models.hunyuan import HUNYUAN, HUNYUAN15
 from mxbench.models.minimax import MINIMAX
+from mxbench.models.tested import check_diffusers
 from mxbench.models.wan import WAN
 from mxbench.policy import Schedule, Use, as_schedule
 
@@ -109,6 +110,7 @@ class attach:  # noqa: N801 - used like a function
         return self._tally.widened
 
     def __enter__(self) -> attach:
+        check_diffusers()
         from mxbench.models import backend
 
         if _attached:
