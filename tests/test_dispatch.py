@@ -128,6 +128,10 @@ def test_implementations_that_do_not_exist_or_do_not_fit() -> None:
         attend(Q, K, V, METHODS["fp16"], impl="cudnn")
     cuda = torch.device("cuda")
     assert unsupported(METHODS["fp16"].spec, "cudnn", cuda, torch.bfloat16) is None
+    assert unsupported(METHODS["fp16"].spec, "flash", cuda, torch.float16) is None
+    assert "float32" in (unsupported(METHODS["fp16"].spec, "flash", cuda, torch.float32) or "")
+    with pytest.raises(UserError, match="takes no key mask"):
+        EXACT["flash"].run(Q, K, V, torch.ones(1, 1, dtype=torch.bool))
     reason = unsupported(METHODS["fp16"].spec, "cudnn", cuda, torch.float32)
     assert reason == "cuDNN attention takes float16 or bfloat16, and the operands are float32"
     assert all(unsupported(m.spec, "reference", CPU, torch.float16) is None for m in METHODS.values())

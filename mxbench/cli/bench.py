@@ -51,8 +51,8 @@ Exit code 1: an output was wrong, or a candidate broke or found no room."""
     "impls",
     multiple=True,
     metavar="NAME",
-    help="An implementation: conformance, fast, native, reference, sdpa or cudnn; may be repeated (default: the first "
-    "three on CUDA, the reference on a CPU).",
+    help="An implementation: conformance, fast, native, reference, sdpa, cudnn or flash; may be repeated (default: the "
+    "first three on CUDA, the reference on a CPU).",
 )
 @click.option(
     "--peer",

@@ -68,8 +68,9 @@ _RUN_OPTIONS = [
     ),
     click.option(
         "-i", "--impl", metavar="NAME",
-        help="What computes the methods: reference, conformance, fast, native, sdpa, cudnn, or auto (the default): on "
-        "CUDA the first of fast and conformance that can, elsewhere the reference; sdpa for what quantises nothing.",
+        help="What computes the methods: reference, conformance, fast, native, sdpa, cudnn, flash, or auto (the "
+        "default): on CUDA the first of fast and conformance that can, elsewhere the reference; sdpa for what "
+        "quantises nothing.",
     ),
     device_option,
     click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),

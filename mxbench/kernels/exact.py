@@ -9,6 +9,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from mxbench.errors import UserError
+
 __all__ = ["EXACT", "ExactKernel"]
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -39,15 +41,26 @@ def _cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Te
         return _sdpa(q, k, v, key_mask)
 
 
-def _cudnn_missing(device: torch.device, dtype: torch.dtype) -> str | None:
-    if device.type != "cuda":
-        return "cuDNN attention needs a CUDA device"
-    if dtype not in (torch.float16, torch.bfloat16):
-        return f"cuDNN attention takes float16 or bfloat16, and the operands are {str(dtype).removeprefix('torch.')}"
-    return None
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> torch.Tensor:
+    if key_mask is not None:
+        raise UserError("FlashAttention-2 takes no key mask", "use impl 'sdpa' or 'cudnn', or slice the real keys")
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return scaled_dot_product_attention(q, k, v)
+
+
+def _missing(label: str) -> Callable[[torch.device, torch.dtype], str | None]:
+    def missing(device: torch.device, dtype: torch.dtype) -> str | None:
+        if device.type != "cuda":
+            return f"{label} needs a CUDA device"
+        if dtype not in (torch.float16, torch.bfloat16):
+            return f"{label} takes float16 or bfloat16, and the operands are {str(dtype).removeprefix('torch.')}"
+        return None
+
+    return missing
 
 
 EXACT: dict[str, ExactKernel] = {
     "sdpa": ExactKernel("torch SDPA", _sdpa, lambda _device, _dtype: None),
-    "cudnn": ExactKernel("cuDNN through torch SDPA", _cudnn, _cudnn_missing),
+    "cudnn": ExactKernel("cuDNN through torch SDPA", _cudnn, _missing("cuDNN attention")),
+    "flash": ExactKernel("FlashAttention-2 through torch SDPA", _flash, _missing("FlashAttention-2")),
 }

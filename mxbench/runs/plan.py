@@ -12,7 +12,7 @@ from mxbench.dispatch import IMPLS, default_impl, unsupported
 from mxbench.errors import UserError, unknown_name
 from mxbench.kernels import FAMILY
 from mxbench.metrics import metric
-from mxbench.models import facts, load, model_entry
+from mxbench.models import chooses, facts, load, model_entry
 from mxbench.models.base import ModelFacts, Sampling, VideoModel
 from mxbench.models.device import resolve
 from mxbench.models.memory import check, choose
@@ -269,11 +269,14 @@ def _rows(recipe: Recipe, entries: list[Entry], device: str, dtype: str) -> tupl
     if rows[0].unsupported is not None:
         raise UserError(f"the reference cannot be rendered: {rows[0].unsupported}", "change reference_impl")
     if recipe.noise_floor is not False:
-        floor = replace(reference, key=FLOOR, label=f"FP16 by the {recipe.noise_floor} kernel")
-        rows.append(_row(floor, "noise_floor", recipe.noise_floor, device, dtype))
+        impl = recipe.noise_floor
+        if impl == "auto":
+            impl = "flash" if chooses(recipe.model) and device.startswith("cuda") else "reference"
+        floor = replace(reference, key=FLOOR, label=f"FP16 by the {impl} kernel")
+        rows.append(_row(floor, "noise_floor", impl, device, dtype))
         if rows[1].impl == rows[0].impl:
             raise UserError(
-                f"reference and noise floor are both rendered by {recipe.noise_floor}",
+                f"reference and noise floor are both rendered by {impl}",
                 f"set noise_floor to another of {', '.join(n for n in IMPLS if n not in FAMILY)}, or to false",
             )
     rows += [_row(entry, "method", recipe.impl, device, dtype) for entry in entries if entry.key != REFERENCE]

@@ -49,7 +49,8 @@ class Recipe(BaseModel):
         sampling: changes to the model's own sampling.
         methods: entries, see ``mxbench.runs.entries``; the FP16 reference is added where it is missing.
         reference_impl: what renders the FP16 reference.
-        noise_floor: the exact kernel of the noise-floor row, or false for none.
+        noise_floor: the exact kernel of the noise-floor row, or false for none. ``auto`` is the reference; at the size
+            of a real model, which on a GPU takes hours by plain torch, FlashAttention-2.
         impl: what computes the methods.
         metrics: names in METRICS.
         baseline: the row that paired differences are taken against.
@@ -70,7 +71,7 @@ class Recipe(BaseModel):
     sampling: SamplingFields = SamplingFields()
     methods: list[str | dict[str, Any]] = Field(min_length=1)
     reference_impl: str = "auto"
-    noise_floor: str | Literal[False] = "reference"
+    noise_floor: str | Literal[False] = "auto"
     impl: str = "auto"
     metrics: list[str] = list(METRIC_DEFAULTS)
     baseline: str = "mxfp4"

@@ -100,6 +100,17 @@ def test_methods(name: str, hold_qk: str, hold_pv: str, limit: float, overlap: b
     assert gap(spec, *both(spec, hold_qk, hold_pv, 300), dataclasses.replace(CONFIG, overlap=overlap)) < limit
 
 
+@pytest.mark.parametrize("n", [200, 260, 384])
+def test_what_is_owed_comes_by_a_descriptor(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, boxes, describe = SPECS["nvfp4-sage"], [], module._descriptor
+    monkeypatch.setattr(module, "_descriptor", lambda x, box: (boxes.append(box), describe(x, box))[1])
+    held, operands = both(spec, "bfloat16", "bfloat16", n)
+    described = dataclasses.replace(CONFIG, descriptors=True, overlap=True)
+    assert module.owed_suits(module.constants(spec, held, described, packable=True))
+    assert gap(spec, held, operands, described) < 1e-5
+    assert [1, 128] in boxes
+
+
 @pytest.mark.parametrize("prescale", [1.0, 100.0, 2688.0, 4000.0])
 @pytest.mark.parametrize("divide_by", ["stored", "exact"])
 def test_nvfp4_of_either_divisor(divide_by: str, prescale: float) -> None:

@@ -189,7 +189,7 @@ def test_on_cuda_the_seam_changes_no_bit_and_two_renders_are_equal_to_the_byte(c
     assert {p.device.type for name in NETWORKS for p in getattr(cuda.pipe, name).parameters()} == {"cuda"}
     cuda.self_test()
     sampling = cuda.FACTS.sampling
-    exact = [("fp16", name) for name in ("sdpa", "cudnn", "reference")]
+    exact = [("fp16", name) for name in ("sdpa", "cudnn", "flash", "reference")]
     for method, impl in [*exact, ("mxattn", "auto"), ("vc8", "auto")]:
         one, two = (cuda.render("a red circle moves left", 2, sampling, as_schedule(method), impl) for _ in range(2))
         assert one.frames.tobytes() == two.frames.tobytes(), (method, impl)

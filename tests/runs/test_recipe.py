@@ -5,6 +5,8 @@ import pytest
 from mxbench.attention.methods import METHODS
 from mxbench.attention.site import Site
 from mxbench.errors import UserError
+from mxbench.runs import plan
+from mxbench.runs.ablation import sequential
 from mxbench.runs.entries import parse_entry
 from mxbench.runs.plan import expand
 from mxbench.runs.recipe import load, parse, recipe_files
@@ -52,6 +54,29 @@ def test_the_hybrid_policy_of_the_paper_keeps_layer_0_and_the_last_two_steps():
             use = schedule.at(site, 2)
             assert use is not None
             assert use.spec == (exact if layer == 0 or step >= 38 else method)
+
+
+@pytest.mark.parametrize("model", ["wan2.2", "hunyuanvideo"])
+def test_table_3_is_the_sequential_ablation_without_fallback(model):
+    recipe = load(recipe_files()[f"mxattention-table3-{model}"])
+    rows = expand(recipe.model_copy(update={"weights": "random"}), "cpu").rows
+    expected = [parse_entry(entry) for entry in sequential("mxattn")]
+    assert [row.key for row in rows if row.role == "method"] == [entry.key for entry in expected]
+    for row, entry in zip([row for row in rows if row.role == "method"], expected, strict=True):
+        assert row.entry.schedule.id == entry.schedule.id  # what is computed, at every layer and step
+        assert row.entry.label == f"{entry.label} (random weights)"
+        assert row.entry.flags == entry.flags
+
+
+def test_the_noise_floor_of_a_real_model_on_a_gpu_is_a_fast_kernel():
+    fields = {"methods": ["mxattn"], "sampling": {"steps": 2}}
+    assert [row.impl for row in expand(parse(fields), "cpu").rows[:2]] == [("sdpa",), ("reference",)]
+    chosen = expand(parse(fields | {"model": "wan2.2", "weights": "random:tiny"}), "cpu")
+    assert chosen.rows[1].impl == ("reference",)
+    entry = parse_entry("fp16")
+    rows = plan._rows(parse(fields | {"model": "wan2.2"}), [entry], "cuda:0", "bfloat16")
+    assert rows[1].impl == ("flash",)
+    assert rows[1].entry.label == "FP16 by the flash kernel"
 
 
 @pytest.mark.parametrize(
