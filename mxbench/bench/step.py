@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -155,13 +156,8 @@ def forwards(
     try:
         for transformer in _transformers(model):
             hooks += [transformer.register_forward_pre_hook(before), transformer.register_forward_hook(after)]
-        with attach(model.pipe, attention) as attention.seam:
-            try:
-                arguments = model.arguments(sampling)
-                generator = torch.Generator("cpu").manual_seed(0)
-                model.pipe(prompt, **arguments, generator=generator, output_type="latent")
-            except _Enough:
-                pass
+        with attach(model.pipe, attention) as attention.seam, suppress(_Enough):
+            model.call(prompt, sampling, torch.Generator("cpu").manual_seed(0))
     finally:
         for hook in hooks:
             hook.remove()

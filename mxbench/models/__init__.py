@@ -56,6 +56,12 @@ MODELS: dict[str, ModelEntry] = {
         "8 billion parameters, 121 frames of 720p in 50 steps of two forwards; weights from the hub or a folder",
         "general",
     ),
+    "minimax-h3": ModelEntry(
+        "MiniMax-H3",
+        "mxbench.models.minimaxh3:MiniMaxH3",
+        "33 billion parameters over text, sound and video, 243 frames of 768p in 49 steps; weights likewise",
+        "general",
+    ),
 }
 
 

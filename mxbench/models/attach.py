@@ -226,7 +226,7 @@ class attach:  # noqa: N801 - used like a function
             n_layers=self._n_layers[expert],
             kind=self._site.kind,
             step=step,
-            n_steps=len(self._pipe.scheduler.timesteps),
+            n_steps=1 if (steps := self._pipe.scheduler.timesteps) is None else len(steps),  # None before a run
             branch=branch,
             grid=layout.grid if within else None,
             first=layout.first if within else 0,

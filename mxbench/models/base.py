@@ -13,7 +13,7 @@ import torch
 from mxbench.models.memory import Need
 from mxbench.policy import Schedule
 
-__all__ = ["AttentionSite", "Family", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel", "Work"]
+__all__ = ["AttentionSite", "Family", "Frames", "Layout", "ModelFacts", "Render", "Sampling", "VideoModel", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Sampling:
     Attributes:
         height: pixels.
         width: pixels.
-        frames: number of frames, 4k + 1 for the Wan VAE.
+        frames: number of frames, see ``Frames``.
         fps: frames per second of the clip.
         steps: denoising steps.
         guidance: classifier-free guidance scale of each expert.
@@ -39,6 +39,32 @@ class Sampling:
     guidance: tuple[float, ...]
     negative_prompt: str = ""
     max_sequence_length: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Which numbers of frames a VAE decodes: ``step``·k + ``first``, within bounds.
+
+    Attributes:
+        step: frames of a chunk.
+        first: those that are left over.
+        least: the fewest.
+        most: the most; None for any.
+    """
+
+    step: int = 4
+    first: int = 1
+    least: int = 1
+    most: int | None = None
+
+    def near(self, frames: int) -> int:
+        """The number nearest to ``frames`` that is decoded; of two, the larger."""
+        nearest = (2 * (frames - self.first) + self.step) // (2 * self.step) * self.step + self.first
+        most = nearest if self.most is None else self.most
+        return max(self.least, min(nearest, most))
+
+    def __contains__(self, frames: int) -> bool:
+        return self.near(frames) == frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,10 @@ class ModelFacts:
             is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
         negative: whether it takes a negative prompt.
+        guided: whether it takes a scale of guidance.
+        tiles: whether its VAE decodes in tiles however it is placed.
+        frames: numbers of frames that it renders.
+        multiple: what height and width are multiples of.
         need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
         work: what a clip of a sampling takes; None where nobody needs to be warned.
     """
@@ -112,6 +142,10 @@ class ModelFacts:
     dtypes: Mapping[str, str]
     sampling: Sampling
     negative: bool = True
+    guided: bool = True
+    tiles: bool = False
+    frames: Frames = Frames()
+    multiple: int = 16
     need: Callable[[Sampling], Need] | None = None
     work: Callable[[Sampling], Work] | None = None
 

@@ -13,7 +13,7 @@ import torch
 
 from mxbench.errors import UserError
 from mxbench.models import memory as placing
-from mxbench.models.base import ModelFacts, Sampling, Work
+from mxbench.models.base import Frames, ModelFacts, Sampling, Work
 from mxbench.models.memory import Need
 from mxbench.models.placement import cast, repeatable
 from mxbench.models.pretrained import Located, Source, fingerprint, locate, parse_source
@@ -38,6 +38,11 @@ class ChosenModel(PipelineModel):
         EXPERTS: transformers.
         BRANCHES: forwards a step.
         NEGATIVE: whether it takes a negative prompt.
+        GUIDED: whether it takes a scale of guidance.
+        TILES: whether its VAE decodes in tiles however it is placed.
+        FRAMES: numbers of frames that it renders.
+        MULTIPLE: what height and width are multiples of.
+        COMPONENTS: the parts of its weights that it needs; None for all that the pipeline's index names.
         DTYPES: of the activations; the VAE computes in FP32.
         ARCHITECTURES: of random weights, by ``full`` and ``tiny``: part by part, as the classes take it.
         random_weights: whether this one has them.
@@ -51,6 +56,11 @@ class ChosenModel(PipelineModel):
     EXPERTS: ClassVar[int] = 1
     BRANCHES: ClassVar[int] = 1
     NEGATIVE: ClassVar[bool] = True
+    GUIDED: ClassVar[bool] = True
+    TILES: ClassVar[bool] = False
+    FRAMES: ClassVar[Frames] = Frames()
+    MULTIPLE: ClassVar[int] = 16
+    COMPONENTS: ClassVar[tuple[str, ...] | None] = None
     DTYPES: ClassVar[Mapping[str, str]] = {"cpu": "float32", "cuda": "bfloat16"}
     ARCHITECTURES: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]]
     random_weights: bool = False
@@ -89,20 +99,40 @@ class ChosenModel(PipelineModel):
         source = parse_source(weights, revision, cls.HUB)
         if source.kind == "random":
             return cls._random_facts(source)
-        located, digest = _found(source)
+        located, digest = _found(source, cls.COMPONENTS)
         config = _config(located.path, "transformer")
-        sizes = _sizes(located.path)
+        sizes = _sizes(located.path, cls.COMPONENTS)
         named = f"{source.name}@{located.revision[:12]}" if located.revision else f"a folder, {digest[:12]}"
         return ModelFacts(
             weights=named,
             identity={"name": cls.NAME, "weights": digest},
-            n_layers=cls.layers(config),
-            n_experts=cls.EXPERTS,
-            dtypes=cls.DTYPES,
             sampling=cls.SAMPLING,
-            negative=cls.NEGATIVE,
+            **cls._known(config),
             need=lambda sampling: cls._need(config, sum(sizes.values()), max(sizes.values()), sampling),
             work=lambda sampling: cls._work(config, sizes.get("transformer", 0) / 2, sampling),
+        )
+
+    @classmethod
+    def _known(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of ``ModelFacts`` that no weights change."""
+        return {
+            "n_layers": cls.layers(config),
+            "n_experts": cls.EXPERTS,
+            "dtypes": cls.DTYPES,
+            "negative": cls.NEGATIVE,
+            "guided": cls.GUIDED,
+            "tiles": cls.TILES,
+            "frames": cls.FRAMES,
+            "multiple": cls.MULTIPLE,
+        }
+
+    @classmethod
+    def stored(cls, path: Path, dtype: torch.dtype) -> Any:
+        """The pipeline of a folder, on the CPU, its VAE in FP32."""
+        import diffusers
+
+        return getattr(diffusers, cls.PIPELINE).from_pretrained(
+            path, dtype={"default": dtype, "vae": torch.float32}, local_files_only=True
         )
 
     @classmethod
@@ -113,11 +143,8 @@ class ChosenModel(PipelineModel):
         return ModelFacts(
             weights=f"random weights, seed {SEED}" + (f", {scale}" if scale != "full" else ""),
             identity={"name": cls.NAME, "weights": "random", "seed": SEED, "architecture": architecture},
-            n_layers=cls.layers(config),
-            n_experts=cls.EXPERTS,
-            dtypes=cls.DTYPES,
             sampling=cls.TINY if scale == "tiny" else cls.SAMPLING,
-            negative=cls.NEGATIVE,
+            **cls._known(config),
             need=lambda sampling: cls._need(config, *_bytes_of(cls, scale)[:2], sampling),
             work=lambda sampling: cls._work(config, _bytes_of(cls, scale)[2] / 2, sampling),
         )
@@ -140,11 +167,7 @@ class ChosenModel(PipelineModel):
             home = "cpu" if memory in ("model", "group") else device
             pipe = cls.random(cls.ARCHITECTURES[source.name or "full"], Make(device, dtype, home))
         else:
-            import diffusers
-
-            pipe = getattr(diffusers, cls.PIPELINE).from_pretrained(
-                _found(source)[0].path, dtype={"default": dtype, "vae": torch.float32}, local_files_only=True
-            )
+            pipe = cls.stored(_found(source, cls.COMPONENTS)[0].path, dtype)
             if device == "cpu":  # memory-mapped weights are not aligned: products with them differ in the last bits
                 for part in placing.parts(pipe).values():
                     for parameter in part.parameters():
@@ -181,9 +204,9 @@ class Make:
 
 
 @cache
-def _found(source: Source) -> tuple[Located, str]:
+def _found(source: Source, components: tuple[str, ...] | None) -> tuple[Located, str]:
     """Where the weights are, and their fingerprint: once a process."""
-    located = locate(source)
+    located = locate(source, components=components)
     return located, fingerprint(located.path)
 
 
@@ -192,10 +215,12 @@ def _config(folder: Path, part: str) -> dict[str, Any]:
     return found
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def _sizes(folder: Path, components: tuple[str, ...] | None) -> dict[str, int]:
     """Bytes of the weights of each part."""
     sizes: dict[str, int] = {}
     for file in folder.glob("*/*.safetensors"):
+        if components is not None and file.parent.name not in components:
+            continue
         sizes[file.parent.name] = sizes.get(file.parent.name, 0) + file.stat().st_size
     return sizes or {"": 0}
 

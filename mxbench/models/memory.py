@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -168,8 +168,6 @@ def place(pipe: Any, device: str, name: str) -> None:
         UserError: no such choice, one that this device or this pipeline does not know, or one that comes too late.
     """
     check(name, device)
-    if name == "model" and not hasattr(pipe, "enable_model_cpu_offload"):
-        raise UserError(f"{type(pipe).__name__} cannot move one part at a time", "use --memory group")
     if name != "whole":
         _check_tiles(pipe)
     before = _placed.get(pipe)
@@ -209,16 +207,34 @@ def _model(pipe: Any, device: str) -> None:
     diffusers chains the parts in the order of a call, so that a part outside the chain, or one that a failed call or a
     call of a transformer by itself left behind, would stay beside the others.
     """
-    pipe.enable_model_cpu_offload(device=device)
     found = list(parts(pipe).values())
+    if hasattr(pipe, "enable_model_cpu_offload"):
+        pipe.enable_model_cpu_offload(device=device)
+    else:  # a modular pipeline
+        import torch
+        from accelerate import cpu_offload_with_hook  # type: ignore[import-untyped]
 
-    def alone(module: Any, _args: Any) -> None:
-        for other in found:
-            if other is not module and next(other.parameters()).device.type != "cpu":
-                other.to("cpu")
+        for part in found:
+            part.to("cpu")
+            cpu_offload_with_hook(part, torch.device(device))
+
+    def alone(mine: Any) -> Callable[[Any, Any], None]:
+        def before(_module: Any, _args: Any) -> None:
+            for other in found:
+                if other is not mine and next(other.parameters()).device.type != "cpu":
+                    other.to("cpu")
+
+        return before
 
     for part in found:
-        part.register_forward_pre_hook(alone)
+        part.register_forward_pre_hook(alone(part))
+        for inner in _entrances(part):
+            inner.register_forward_pre_hook(alone(part))
+
+
+def _entrances(part: Any) -> Iterator[Any]:
+    """Networks inside of one that a pipeline calls past it: a text encoder's, and a VAE's decoder."""
+    yield from (inner for name, inner in part.named_children() if name in ("model", "decoder"))
 
 
 def _group(pipe: Any, device: str) -> None:
@@ -228,7 +244,7 @@ def _group(pipe: Any, device: str) -> None:
     by its leaves would be copied once a tile and a frame.
     """
     import torch
-    from accelerate import cpu_offload_with_hook  # type: ignore[import-untyped]
+    from accelerate import cpu_offload_with_hook
     from diffusers.hooks import apply_group_offloading
 
     if hasattr(pipe, "remove_all_hooks"):

@@ -45,6 +45,10 @@ class PipelineModel:
         """The frames of a call of the pipeline, ``[F,H,W,3]`` in [0, 1]."""
         return self.pipe(prompt, **self.arguments(sampling), generator=generator, output_type="np").frames[0]
 
+    def clip_of(self, latents: torch.Tensor) -> torch.Tensor:
+        """The latents of the one clip, from what a step of the scheduler made."""
+        return latents[0]
+
     def render(
         self,
         prompt: str,
@@ -81,7 +85,7 @@ class PipelineModel:
             raise CellFailed(f"NaN or infinity in the latents from step {sick[0]}")
         return Render(
             frames=to_uint8(np.asarray(video)),
-            latents=latents[0][0].float().cpu().numpy(),
+            latents=self.clip_of(latents[0]).float().cpu().numpy(),
             fps=Fraction(sampling.fps),
             denoise_s=ends[-1] - begun,
             decode_s=done - ends[-1],

@@ -26,7 +26,7 @@ def device_name(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def environment(device: str, dtype: str, memory: str | None = None) -> dict[str, str]:
+def environment(device: str, dtype: str, memory: str | None = None, *, tiles: bool = False) -> dict[str, str]:
     """Device model, dtype, versions and threads; equal environments render equal bytes.
 
     Which of several equal devices it is changes no pixel, and so is left out.
@@ -35,6 +35,7 @@ def environment(device: str, dtype: str, memory: str | None = None) -> dict[str,
         device: ``cpu`` or ``cuda:N``.
         dtype: of the model's activations.
         memory: how the model is placed, see ``mxbench.models.memory``; None for whole.
+        tiles: whether its VAE decodes in tiles however it is placed.
     """
     import torch
 
@@ -47,7 +48,7 @@ def environment(device: str, dtype: str, memory: str | None = None) -> dict[str,
         "torch": version("torch"),
         "diffusers": version("diffusers"),
         "transformers": version("transformers"),
-        "vae_tiling": "off" if memory == "whole" else "on",
+        "vae_tiling": "on" if tiles or memory != "whole" else "off",
         "offload": memory if memory in ("model", "group") else "none",
     }
     if kind == "cuda":

@@ -196,7 +196,7 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
         seeds=_seeds(recipe),
         rows=rows,
         device=device,
-        environment=environment(device, known.dtype_on(device), memory),
+        environment=environment(device, known.dtype_on(device), memory, tiles=known.tiles),
         notes=loaded.notes,
         memory=memory,
     )
@@ -247,13 +247,22 @@ def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
         raise UserError(
             f"{recipe.model} takes no negative prompt", "leave negative_prompt out of the recipe's sampling"
         )
-    if sampling.frames % 4 != 1:
-        near = max(1, sampling.frames // 4 * 4 + 1)
-        raise UserError(f"{sampling.frames} frames cannot be decoded", f"the VAE takes 4k + 1, such as {near}")
+    if changes.get("guidance") not in (None, known.sampling.guidance) and not known.guided:
+        raise UserError(f"{recipe.model} takes no scale of guidance", "leave guidance out of the recipe's sampling")
+    if sampling.frames not in known.frames:
+        rule, near = known.frames, known.frames.near(sampling.frames)
+        bounds = f" from {rule.least}" if rule.least > 1 else ""
+        bounds += f" to {rule.most}" if rule.most is not None else ""
+        raise UserError(
+            f"{sampling.frames} frames cannot be decoded",
+            f"the VAE takes {rule.step}k + {rule.first}{bounds}, such as {near}",
+        )
     for name in ("height", "width"):
-        size = getattr(sampling, name)
-        if size % 16:
-            raise UserError(f"{name} {size} is no multiple of 16", f"use {max(16, size // 16 * 16)}")
+        size, multiple = getattr(sampling, name), known.multiple
+        if size % multiple:
+            raise UserError(
+                f"{name} {size} is no multiple of {multiple}", f"use {max(multiple, size // multiple * multiple)}"
+            )
     return sampling
 
 

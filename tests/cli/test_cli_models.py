@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("model", ["wan2.2", "hunyuanvideo", "hunyuanvideo-1.5"])
+@pytest.mark.parametrize("model", ["wan2.2", "hunyuanvideo", "hunyuanvideo-1.5", "minimax-h3"])
 def test_a_run_with_random_weights_says_so_in_every_row(model, mxbench_cli):
     given = ["--model", model, "--weights", "random:tiny", "--method", "mxattn", "--method", "vc8", "--limit", "1"]
     code, out, err = mxbench_cli("run", *given, "--steps", "2", "--out", "run", "--quiet")
