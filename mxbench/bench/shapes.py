@@ -60,6 +60,7 @@ def _self(heads: int, tokens: int, dim: int = 128) -> Shape:
 
 
 _CARD = "heads and head dimension of the published configuration; tokens: latent frames × height/16 × width/16"
+_PACKED = "heads of the published configuration; video, sound and text packed in one sequence"
 
 MODEL_SHAPES: tuple[ModelShape, ...] = (
     ModelShape("nano", "nano, 17 frames of 128×128", _self(2, 1_280), "mxbench's built-in model"),
@@ -78,15 +79,15 @@ MODEL_SHAPES: tuple[ModelShape, ...] = (
     ),
     ModelShape(
         "minimax-h3",
-        "MiniMax-H3, 362 frames at 480p",
-        _self(56, 109_262),
-        "heads of the published configuration; text, audio and video packed in one sequence",
+        "MiniMax-H3, 243 frames of 1344×768",
+        _self(56, 73_486),
+        f"{_PACKED}, 72 × 24 × 42, 810 and 100",
     ),
     ModelShape(
         "minimax-h3",
-        "MiniMax-H3, 124 frames at 480p",
-        _self(56, 37_910),
-        "heads of the published configuration; text, audio and video packed in one sequence",
+        "MiniMax-H3, 124 frames of 1344×768",
+        _self(56, 37_810),
+        f"{_PACKED}, 37 × 24 × 42, 414 and 100",
     ),
     ModelShape("longcat-video", "LongCat-Video, 93 frames of 832×480", _self(32, 37_440), f"{_CARD}, 24 × 30 × 52"),
 )
