@@ -12,9 +12,9 @@ import triton.language as tl
 
 from mxbench.kernels.packed_fp8_jit import packed_e4m3, packed_expcast
 from mxbench.kernels.packed_jit import packed_mx, packed_nvfp4
-from mxbench.kernels.packed_steps_jit import by_columns, by_keys, exp2, less, nan_max, nan_maximum, unpacked
+from mxbench.kernels.packed_steps_jit import by_columns, by_keys, exp2, less, nan_max, unpacked
 from mxbench.kernels.prepass_jit import as_float
-from mxbench.kernels.quantise_jit import INTERPRETED, expcast_values, quantise_p_tile
+from mxbench.kernels.quantise_jit import INTERPRETED, expcast_values, nan_maximum, quantise_p_tile
 
 __all__ = ["fused_kernel"]
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from mxbench.kernels.prepass_jit import loaded
-from mxbench.kernels.quantise_jit import INTERPRETED
+from mxbench.kernels.quantise_jit import in_bf16
 
 __all__ = ["assign_kernel", "total_kernel"]
 
@@ -24,20 +24,12 @@ def _upper(x):
 
 
 @triton.jit
-def _held(x):
-    """BF16 values, in BF16; the interpreter, which does not multiply it, keeps FP32."""
-    if not INTERPRETED:
-        x = x.to(tl.bfloat16)
-    return x
-
-
-@triton.jit
 def _pieces(x):
     """Three BF16 values that an FP32 is the sum of."""
     first = _upper(x)
     x -= first
     second = _upper(x)
-    return _held(first), _held(second), _held(x - second)
+    return in_bf16(first), in_bf16(second), in_bf16(x - second)
 
 
 @triton.jit(do_not_specialize=["H", "N", "chunks"])
@@ -129,7 +121,7 @@ def total_kernel(
         own = tl.load(labels_ptr + bh * N + rows, mask=rows < N, other=0).to(tl.int32)
         member = (own[None, :] == label[:, None]) & (rows < N)[None, :]
         count += tl.sum(member.to(tl.int32), axis=1)
-        member = _held(member.to(tl.float32))
+        member = in_bf16(member.to(tl.float32))
         x1, x2, x3 = _pieces(x)
         if v_ptr.dtype.element_ty != tl.bfloat16:
             total = tl.dot(member, x3, total, input_precision="ieee")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.packed_steps_jit import nan_max, nan_maximum
+from mxbench.kernels.packed_steps_jit import nan_max
 from mxbench.kernels.quantise_jit import (
     E4M3_LEAST,
     INTERPRETED,
@@ -17,6 +17,7 @@ from mxbench.kernels.quantise_jit import (
     e4m3_byte,
     inverse_power,
     mx_scale_bits,
+    nan_maximum,
     round_to_grid,
 )
 

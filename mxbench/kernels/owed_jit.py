@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from mxbench.kernels.prepass_jit import HIGHEST, LOWEST, as_float, located, prepared_tile
-from mxbench.kernels.quantise_jit import EXPONENT, INTERPRETED, inverse_power, largest_bits
+from mxbench.kernels.quantise_jit import EXPONENT, INTERPRETED, in_bf16, inverse_power, largest_bits
 
 __all__ = ["endless_kernel", "owed_kernel", "pieces_kernel"]
 
@@ -43,19 +43,11 @@ def _cut(x, top):
 
 
 @triton.jit
-def _bf16(x):
-    """In BF16; the interpreter, which does not multiply it, keeps FP32."""
-    if not INTERPRETED:
-        x = x.to(tl.bfloat16)
-    return x
-
-
-@triton.jit
 def _dot(a, b, acc):
     return tl.dot(a, tl.trans(b), acc, input_precision="ieee")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def pieces_kernel(x_ptr, pieces_ptr, top_ptr, R, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr):
     """Rows FP32 ``[R,D]`` in pieces: BF16 ``[4,R,D]``, and the powers of two they were moved by, FP32 ``[R]``."""
     row, cols = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BD)
@@ -132,7 +124,7 @@ def owed_kernel(
     )
     top = _top(x)
     k1, k2, k3, k4 = _cut(x, top)
-    k1, k2, k3, k4 = _bf16(k1), _bf16(k2), _bf16(k3), _bf16(k4)
+    k1, k2, k3, k4 = in_bf16(k1), in_bf16(k2), in_bf16(k3), in_bf16(k4)
     power = tl.reshape(top.to(tl.float32, bitcast=True), [1, TILE])
     cols = tl.arange(0, BD)
     whole = (tl.num_programs(0) // tiles).to(tl.int64) * groups * D  # a piece of all means

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.packed_steps_jit import add16, fours, high_half, low_half, nan_max, nan_maximum, pairs
+from mxbench.kernels.packed_steps_jit import add16, fours, high_half, low_half, nan_max, pairs
+from mxbench.kernels.quantise_jit import nan_maximum
 
 __all__ = ["packed_e4m3", "packed_expcast"]
 

@@ -21,18 +21,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.packed_steps_jit import (
-    add16,
-    fours,
-    high_half,
-    less,
-    low_half,
-    nan_max,
-    nan_maximum,
-    pairs,
-    quarters,
-)
-from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, round_to_grid
+from mxbench.kernels.packed_steps_jit import add16, fours, high_half, less, low_half, nan_max, pairs, quarters
+from mxbench.kernels.quantise_jit import E4M3_LEAST, INTERPRETED, nan_maximum, round_to_grid
 
 __all__ = ["packed_mx", "packed_nvfp4"]
 

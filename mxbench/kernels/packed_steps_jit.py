@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mxbench.kernels.quantise_jit import INTERPRETED
+from mxbench.kernels.quantise_jit import INTERPRETED, nan_maximum
 
 __all__ = [
     "add16",
@@ -17,7 +17,6 @@ __all__ = [
     "less",
     "low_half",
     "nan_max",
-    "nan_maximum",
     "pairs",
     "quarters",
     "unpacked",
@@ -71,12 +70,6 @@ def unpacked(words, BITS: tl.constexpr):
     else:
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [w], dtype=tl.int16, is_pure=True, pack=2)
     return tl.reshape(x, [words.shape[0], words.shape[1] * (32 // BITS)])
-
-
-@triton.jit
-def nan_maximum(a, b):
-    """The larger, NaN where one is: floating maxima drop it on a GPU."""
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

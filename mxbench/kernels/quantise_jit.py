@@ -25,12 +25,14 @@ __all__ = [
     "e5m2_byte",
     "expcast_codes",
     "expcast_values",
+    "in_bf16",
     "inverse_power",
     "largest_bits",
     "mx_addend",
     "mx_exponent",
     "mx_scale_bits",
     "mx_tile",
+    "nan_maximum",
     "nvfp4_tile",
     "power_of_two",
     "quantise_p_tile",
@@ -90,7 +92,8 @@ def abs_bits(x):
 
 
 @triton.jit
-def _larger(a, b):
+def nan_maximum(a, b):
+    """The larger, NaN where one is: floating maxima drop it on a GPU."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -100,8 +103,16 @@ def largest_bits(x, AXIS: tl.constexpr):
     if INTERPRETED:
         bits = tl.max(abs_bits(x), axis=AXIS, keep_dims=True)
     else:
-        bits = abs_bits(tl.reduce(tl.abs(x), AXIS, _larger, keep_dims=True))
+        bits = abs_bits(tl.reduce(tl.abs(x), AXIS, nan_maximum, keep_dims=True))
     return bits
+
+
+@triton.jit
+def in_bf16(x):
+    """FP32 values that BF16 holds, in BF16; the interpreter, which does not multiply it, keeps FP32."""
+    if not INTERPRETED:
+        x = x.to(tl.bfloat16)
+    return x
 
 
 @triton.jit
