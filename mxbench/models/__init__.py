@@ -59,7 +59,7 @@ MODELS: dict[str, ModelEntry] = {
     "minimax-h3": ModelEntry(
         "MiniMax-H3",
         "mxbench.models.minimaxh3:MiniMaxH3",
-        "33 billion parameters over text, sound and video, 243 frames of 768p in 49 steps; weights likewise",
+        "33 billion parameters over text, sound and video, 243 frames of 768p in 49 steps; from the hub or a folder",
         "general",
     ),
 }
