@@ -64,6 +64,9 @@ def divided(x, divisor):
     Both are moved to where the divisor, which many elements share, is in [2^-23, 2).
     """
     power = tl.minimum(tl.maximum(abs_bits(divisor) & EXPONENT, LOWEST), HIGHEST)
+    power = tl.where(
+        divisor == 0, ONE, power
+    )  # x times the inverse of the lowest may be infinite, and 0 times that NaN
     inverse = inverse_power(power)
     return divided_by_shared(x * inverse, divisor * inverse, False)
 

@@ -48,6 +48,7 @@ def hostile() -> dict[str, list[torch.Tensor]]:
     }
     q, k, v = operands((1, 2, 150, 32))
     tensors["a large mean of k"] = [q, k + 64, v]
+    tensors["blocks far below the tensor"] = changed(q=(one, 2.0**20), k=(one, 2.0**20), v=(one, 2.0**20))
     tensors["tiny"] = [x * 2.0**-100 for x in operands((1, 2, 150, 32))]
     tensors["subnormal"] = [x * 2.0**-128 for x in operands((1, 2, 150, 32))]
     tensors["huge"] = [x * 2.0**120 for x in operands((1, 2, 150, 32))]

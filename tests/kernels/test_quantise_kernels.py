@@ -20,6 +20,7 @@ from mxbench.formats.block import quantise  # noqa: E402
 from mxbench.formats.element import E4M3, INT8, round_to  # noqa: E402
 from mxbench.formats.quantizer import Quantizer  # noqa: E402
 from mxbench.formats.scale import boundary, mx_exponent, power_of_two  # noqa: E402
+from mxbench.kernels import packed_jit, prepass_quantise_jit  # noqa: E402
 from mxbench.kernels import quantise_jit as jit  # noqa: E402
 
 RULES = ("ocp", "tfs", "oas", "uos", "4", "6.25", "7.999", "8")
@@ -87,6 +88,18 @@ def function_kernel(x_ptr, out_ptr, NAME: tl.constexpr, MX_ADD: tl.constexpr, SI
 def divide_kernel(x_ptr, by_ptr, out_ptr, ONCE: tl.constexpr, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)
     tl.store(out_ptr + at, jit.divided_by_shared(tl.load(x_ptr + at), tl.load(by_ptr + at), ONCE))
+
+
+@triton.jit
+def moved_kernel(x_ptr, by_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, prepass_quantise_jit.divided(tl.load(x_ptr + at), tl.load(by_ptr + at)))
+
+
+@triton.jit
+def sixth_kernel(x_ptr, out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out_ptr + at, packed_jit._sixth(tl.load(x_ptr + at)))
 
 
 @pytest.fixture(autouse=True)
@@ -251,13 +264,15 @@ def test_expcast() -> None:
     assert torch.equal(apply("expcast", u), expcast_values_(u.clone()))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="patches the interpreter")
-def test_a_shared_reciprocal_divides_as_ieee_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way that a GPU divides, with the fused multiply-add that the interpreter lacks: computed in float64.
 
     A float64 holds the product exactly and the residual too. The quotient itself may be rounded twice, at worst at one
     in 2^29.
     """
+    if torch.cuda.is_available():
+        pytest.skip("patches the interpreter")
     from triton.runtime import interpreter
 
     def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
@@ -265,7 +280,12 @@ def test_a_shared_reciprocal_divides_as_ieee_asks(monkeypatch: pytest.MonkeyPatc
         return interpreter.TensorHandle(wide.astype(np.float32), z.dtype.scalar)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", fma)
-    monkeypatch.setattr(jit, "INTERPRETED", tl.constexpr(False))
+    for module in (jit, packed_jit):
+        monkeypatch.setattr(module, "INTERPRETED", tl.constexpr(False))
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_shared_reciprocal_divides_as_ieee_asks() -> None:
     size = 1 << 16
     g = torch.Generator().manual_seed(0)
     by = torch.exp2(19 * torch.rand(size, generator=g) - 10)
@@ -276,6 +296,33 @@ def test_a_shared_reciprocal_divides_as_ieee_asks(monkeypatch: pytest.MonkeyPatc
             out = torch.empty(size)
             divide_kernel[(1,)](x, divisor, out, ONCE=once, SIZE=size)
             assert torch.equal(out, x / divisor)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize("power", [-149, -140, -126, -100, 0, 90, 120])
+def test_a_quotient_by_a_scale_of_any_size_is_ieee_s(power: int) -> None:
+    """What the pre-pass divides by, from FP32's smallest to its largest; quotients below 2^-100 are zeros anyway."""
+    size, g = 1 << 12, torch.Generator().manual_seed(power + 200)
+    by = torch.exp2(power + 7 * torch.rand(size, generator=g)).clamp(min=2.0**-149)
+    x = by.double() * 448 * (2 * torch.rand(size, generator=g).double() - 1)
+    x = x.clamp(-torch.finfo(torch.float32).max, torch.finfo(torch.float32).max).float()
+    out = torch.empty(size)
+    moved_kernel[(1,)](x, by, out, SIZE=size)
+    want = x / by
+    counts = want.abs() >= 2.0**-100
+    assert counts.float().mean() > 0.9
+    assert torch.equal(out[counts], want[counts])
+    moved_kernel[(1,)](x, torch.zeros(size), out, SIZE=size)
+    assert not out.any()
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_sixth_is_ieee_s() -> None:
+    size, g = 1 << 16, torch.Generator().manual_seed(6)
+    for x in (torch.exp2(40 * torch.rand(size, generator=g) - 28), torch.arange(size).float() + 2.0**20):
+        out = torch.empty(size)
+        sixth_kernel[(1,)](x, out, SIZE=size)
+        assert torch.equal(out, x / 6)
 
 
 def test_once_is_enough_beside_a_tie() -> None:
