@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
@@ -25,7 +25,7 @@ from mxbench.attention.value import GroupingState
 from mxbench.bench.provenance import provenance
 from mxbench.dispatch import IMPLS, attend, default_impl, lloyd, unsupported
 from mxbench.errors import UserError, unknown_name
-from mxbench.models import MODELS, facts, load
+from mxbench.models import MODELS, chooses, facts, load
 from mxbench.models.attach import attach
 from mxbench.models.base import Sampling
 from mxbench.models.device import fits, resolve
@@ -123,7 +123,14 @@ class _Attention:
 
 
 def forwards(
-    model: PipelineModel, spec: AttentionSpec, impl: str, sampling: Sampling, *, steps: int, prompt: str
+    model: PipelineModel,
+    spec: AttentionSpec,
+    impl: str,
+    sampling: Sampling,
+    *,
+    device: torch.device,
+    steps: int,
+    prompt: str,
 ) -> list[Forward]:
     """Render the first steps of a prompt by a method, seed 0.
 
@@ -132,13 +139,13 @@ def forwards(
         spec: the method.
         impl: a name in ``IMPLS``.
         sampling: of the whole render; its ``steps`` are the schedule's, of which the first are taken.
+        device: where it computes; offloaded parts lie elsewhere.
         steps: how many.
         prompt: what to render.
 
     Raises:
         UserError: whatever ``attach`` refuses.
     """
-    device = next(t for t in _transformers(model)).device
     watch = _Watch(device)
     attention = _Attention(spec, impl, watch)
     marks: list[list[Any]] = []  # of a forward: step, begin, end, calls before it
@@ -192,27 +199,28 @@ def table(stepped: Sequence[Stepped]) -> str:
 
 
 def _measure(
-    model: PipelineModel, names: Sequence[str], impl: str, sampling: Sampling, device: str, steps: int, repeats: int
+    model: PipelineModel, impls: Mapping[str, str], sampling: Sampling, device: str, steps: int, repeats: int
 ) -> list[Stepped]:
     on = torch.device(device)
-    dtype = next(iter(_transformers(model)[0].parameters())).dtype
-    found: dict[str, list[Forward]] = {name: [] for name in names}
-    peaks: dict[str, int | None] = dict.fromkeys(names)
-    impls = {name: default_impl(METHODS[name].spec, on, dtype) if impl == "auto" else impl for name in names}
-    for name in names:
-        if (reason := unsupported(METHODS[name].spec, impls[name], on, dtype)) is not None:
-            raise UserError(f"{impls[name]} cannot compute {name} here: {reason}", "name another --impl")
+    found: dict[str, list[Forward]] = {name: [] for name in impls}
+    peaks: dict[str, int | None] = dict.fromkeys(impls)
     for repeat in range(repeats):
-        for name in names:
+        for name in impls:
             if on.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(on)
             found[name] += forwards(
-                model, METHODS[name].spec, impls[name], sampling, steps=steps, prompt=f"a step of a video, {repeat}"
+                model,
+                METHODS[name].spec,
+                impls[name],
+                sampling,
+                device=on,
+                steps=steps,
+                prompt=f"a step of a video, {repeat}",
             )
             if on.type == "cuda":
                 peaks[name] = max(peaks[name] or 0, torch.cuda.max_memory_allocated(on))
             print(f"{name}: {found[name][-1].ms:.0f} ms", file=sys.stderr, flush=True)  # noqa: T201
-    return [Stepped(name, impls[name], tuple(found[name]), peaks[name]) for name in names]
+    return [Stepped(name, impls[name], tuple(found[name]), peaks[name]) for name in impls]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -241,27 +249,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise unknown_name("model", got.model, MODELS)
     if got.steps < 2 or got.repeats < 1:
         raise UserError("a first step and a later one are told apart", "give --steps 2 and --repeats 1, or more")
-    known = facts(got.model, None if got.model == "nano" else got.weights, None)
+    weights = got.weights if chooses(got.model) else None
+    known = facts(got.model, weights, None)
     device = resolve(got.device, known.dtypes)
-    model = load(got.model, device, None if got.model == "nano" else got.weights, None, got.memory)
+    sampling = known.sampling
+    if got.steps >= sampling.steps:
+        raise UserError(
+            f"--steps {got.steps}: the render has {sampling.steps}, and is stopped before its end", "give fewer"
+        )
+    if not got.guided and "negative_prompt" not in known.ignores:  # else guidance is no second forward
+        sampling = replace(sampling, guidance=tuple(1.0 for _ in sampling.guidance))
+    impls = _impls(names, got.impl, torch.device(device), getattr(torch, known.dtype_on(device)))
+    model = load(got.model, device, weights, None, got.memory)
     if not isinstance(model, PipelineModel):
         raise UserError(f"{got.model} is no diffusers pipeline", "choose a model of `mxbench list models` that is one")
-    sampling = known.sampling
-    if got.steps > sampling.steps:
-        raise UserError(f"--steps {got.steps}: the render has {sampling.steps}", "give fewer")
-    if not got.guided and known.negative:  # a model without a negative prompt has its guidance embedded
-        sampling = replace(sampling, guidance=tuple(1.0 for _ in sampling.guidance))
     with torch.no_grad(), fits(device, got.memory or "whole"):
-        stepped = _measure(model, names, got.impl, sampling, device, got.steps, got.repeats)
+        stepped = _measure(model, impls, sampling, device, got.steps, got.repeats)
     command = "python -m mxbench.bench.step " + " ".join(sys.argv[1:] if arguments is None else arguments)
     for key, value in provenance(device, command.strip()).items():
         print(f"* {key}: {value}")  # noqa: T201 - the command's result
-    print(f"* model: {got.model}, {known.weights}; {_words(known, sampling)}\n")  # noqa: T201
+    print(f"* model: {got.model}, {known.weights}; {_words(known, sampling, got.steps)}\n")  # noqa: T201
     print(table(stepped))  # noqa: T201
 
 
-def _words(known: Any, sampling: Sampling) -> str:
-    size = f"{sampling.frames} frames of {sampling.width}×{sampling.height}, steps 0 to N of {sampling.steps}"
+def _impls(names: Sequence[str], impl: str, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """What computes each method, before anything is loaded."""
+    impls = {name: default_impl(METHODS[name].spec, device, dtype) if impl == "auto" else impl for name in names}
+    for name, each in impls.items():
+        if (reason := unsupported(METHODS[name].spec, each, device, dtype)) is not None:
+            raise UserError(f"{each} cannot compute {name} here: {reason}", "name another --impl")
+    return impls
+
+
+def _words(known: Any, sampling: Sampling, steps: int) -> str:
+    size = (
+        f"{sampling.frames} frames of {sampling.width}×{sampling.height}, the first {steps} of {sampling.steps} steps"
+    )
     work: Callable[[Sampling], Any] | None = known.work
     return size if work is None else f"{size}; {work(sampling).tokens:,} tokens a call"
 

@@ -37,8 +37,9 @@ class Config:
 
 CONFIGS: dict[tuple[str, int], Config] = {
     # (hold of P and V, widest tile): the choice. ``fused(..., config=...)`` overrides it.
-    # At 1×40×75600×128 on an H200 (python -m mxbench.bench.tune, 2026-11-30, medians of five, in ms; in brackets with
-    # three stages and no limit to registers): mxattn 145.4 (152.9), vc8 141.8 (148.1), sage2 152.1 (158.3).
+    # At 1×40×75600×128 on an H200 (python -m mxbench.bench.tune, 2026-11-30, before keys were stored by quarters;
+    # medians of five, in ms; in brackets with three stages and no limit to registers): mxattn 145.4 (152.9), vc8 141.8
+    # (148.1), sage2 152.1 (158.3).
     ("e5m2", 128): Config(num_stages=2, registers=168),
     ("e5m2", 256): Config(num_stages=2),
     ("e5m2", 512): Config(num_stages=1),

@@ -25,8 +25,8 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    # At 1×40×75600×128 on an H200 (python -m mxbench.bench.tune --passes, 2026-11-30): smaller tiles let two programs
-    # share a multiprocessor, more threads move more between them.
+    # Compared at 1×40×75600×128 on an H200, one kind at a time, 2026-11-30: smaller tiles let two programs share a
+    # multiprocessor, and more threads move more between them.
     "rotated": Pass(tile=64),
     "e5m2": Pass(tile=64, registers=128),  # the compiler would take more
     "plain": Pass(tile=64),

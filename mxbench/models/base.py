@@ -126,8 +126,7 @@ class ModelFacts:
         dtypes: of its activations, as torch names it, by the type of the device: ``{"cpu": "float32"}``. On a type that
             is not named it does not run.
         sampling: how it samples unless a recipe says otherwise.
-        negative: whether it takes a negative prompt.
-        guided: whether it takes a scale of guidance.
+        ignores: fields of ``Sampling`` that it makes nothing of.
         tiles: whether its VAE decodes in tiles however it is placed.
         frames: numbers of frames that it renders.
         multiple: what height and width are multiples of.
@@ -141,8 +140,7 @@ class ModelFacts:
     n_experts: int
     dtypes: Mapping[str, str]
     sampling: Sampling
-    negative: bool = True
-    guided: bool = True
+    ignores: tuple[str, ...] = ()
     tiles: bool = False
     frames: Frames = Frames()
     multiple: int = 16

@@ -37,8 +37,7 @@ class ChosenModel(PipelineModel):
         TINY: what suits tiny random weights.
         EXPERTS: transformers.
         BRANCHES: forwards a step.
-        NEGATIVE: whether it takes a negative prompt.
-        GUIDED: whether it takes a scale of guidance.
+        IGNORES: fields of ``Sampling`` that it makes nothing of.
         TILES: whether its VAE decodes in tiles however it is placed.
         FRAMES: numbers of frames that it renders.
         MULTIPLE: what height and width are multiples of.
@@ -55,8 +54,7 @@ class ChosenModel(PipelineModel):
     TINY: ClassVar[Sampling]
     EXPERTS: ClassVar[int] = 1
     BRANCHES: ClassVar[int] = 1
-    NEGATIVE: ClassVar[bool] = True
-    GUIDED: ClassVar[bool] = True
+    IGNORES: ClassVar[tuple[str, ...]] = ()
     TILES: ClassVar[bool] = False
     FRAMES: ClassVar[Frames] = Frames()
     MULTIPLE: ClassVar[int] = 16
@@ -119,8 +117,7 @@ class ChosenModel(PipelineModel):
             "n_layers": cls.layers(config),
             "n_experts": cls.EXPERTS,
             "dtypes": cls.DTYPES,
-            "negative": cls.NEGATIVE,
-            "guided": cls.GUIDED,
+            "ignores": cls.IGNORES,
             "tiles": cls.TILES,
             "frames": cls.FRAMES,
             "multiple": cls.MULTIPLE,

@@ -77,7 +77,7 @@ class HunyuanVideo(ChosenModel):
 
     NAME = "hunyuanvideo"
     HUB = "hunyuanvideo-community/HunyuanVideo"
-    NEGATIVE = False
+    IGNORES = ("negative_prompt",)
     PIPELINE = "HunyuanVideoPipeline"
     SAMPLING = Sampling(height=720, width=1280, frames=129, fps=24, steps=50, guidance=(6.0,), max_sequence_length=256)
     TINY = Sampling(height=64, width=64, frames=9, fps=8, steps=3, guidance=(6.0,), max_sequence_length=16)

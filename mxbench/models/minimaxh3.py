@@ -121,8 +121,7 @@ class MiniMaxH3(ChosenModel):
     HUB = "MiniMaxAI/MiniMax-H3"
     PIPELINE = "MiniMaxH3ModularPipeline"
     COMPONENTS = ("text_encoder", "tokenizer", "scheduler", "audio_scheduler", "transformer", "vae", "audio_vae")
-    NEGATIVE = False
-    GUIDED = False
+    IGNORES = ("guidance", "negative_prompt", "max_sequence_length")
     TILES = True
     FRAMES = Frames(step=17, first=5, least=124, most=345)
     MULTIPLE = 32

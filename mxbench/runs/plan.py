@@ -243,12 +243,11 @@ def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
             raise UserError(f"guidance has {len(scales)} scales", f"write one, or {known.n_experts}, one an expert")
         changes["guidance"] = tuple(float(s) for s in (scales * known.n_experts)[: known.n_experts])
     sampling = replace(known.sampling, **changes)
-    if sampling.negative_prompt and not known.negative:
-        raise UserError(
-            f"{recipe.model} takes no negative prompt", "leave negative_prompt out of the recipe's sampling"
-        )
-    if changes.get("guidance") not in (None, known.sampling.guidance) and not known.guided:
-        raise UserError(f"{recipe.model} takes no scale of guidance", "leave guidance out of the recipe's sampling")
+    for name in known.ignores:
+        if getattr(sampling, name) != getattr(known.sampling, name):
+            raise UserError(
+                f"{recipe.model} takes no {name.replace('_', ' ')}", f"leave {name} out of the recipe's sampling"
+            )
     if sampling.frames not in known.frames:
         rule, near = known.frames, known.frames.near(sampling.frames)
         bounds = f" from {rule.least}" if rule.least > 1 else ""

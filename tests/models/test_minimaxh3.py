@@ -26,7 +26,7 @@ def model():
 def test_the_setting_comes_nearest_to_the_vc_paper_s_tokens():
     known = facts("minimax-h3", "random")
     s = known.sampling
-    assert (known.n_layers, known.n_experts, s.steps, known.negative, known.guided) == (50, 1, 49, False, False)
+    assert (known.n_layers, known.n_experts, s.steps, "guidance" in known.ignores) == (50, 1, 49, True)
     work = known.work(s)
     assert work.tokens == pytest.approx(73_500, rel=0.005)  # the paper's; it states no size
     video = (5 * ((s.frames - 5) // 17) + 2) * (768 // 32) * (1344 // 32)
@@ -89,7 +89,8 @@ def test_weights_come_from_a_folder_part_by_part_wherever_its_index_points(model
         ({"frames": 5}, "such as 124"),
         ({"frames": 362}, "such as 345"),
         ({"height": 720}, "height 720 is no multiple of 32; use 704"),
-        ({"guidance": 4.0}, "takes no scale of guidance"),
+        ({"guidance": 4.0}, "takes no guidance; leave guidance out"),
+        ({"max_sequence_length": 64}, "takes no max sequence length"),
         ({"negative_prompt": "blurry"}, "takes no negative prompt"),
     ],
 )
