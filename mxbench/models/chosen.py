@@ -15,9 +15,11 @@ from mxbench.errors import UserError
 from mxbench.models import memory as placing
 from mxbench.models.base import Frames, ModelFacts, Sampling, Work
 from mxbench.models.memory import Need
+from mxbench.models.pipeline_folder import fingerprint
 from mxbench.models.placement import cast, repeatable
-from mxbench.models.pretrained import Located, Source, fingerprint, locate, parse_source
+from mxbench.models.pretrained import locate, parse_source
 from mxbench.models.render import PipelineModel
+from mxbench.models.source import Located, Source
 
 __all__ = ["SEED", "ChosenModel", "Make"]
 

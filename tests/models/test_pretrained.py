@@ -21,7 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mxbench.errors import UserError
-from mxbench.models.pretrained import Located, Source, fingerprint, locate, parse_source, size
+from mxbench.models.pipeline_folder import fingerprint, size
+from mxbench.models.pretrained import locate, parse_source
+from mxbench.models.source import Located, Source
 
 ID, COMMIT = "acme/video", "0123456789abcdef0123456789abcdef01234567"
 HUB = Source("hub", ID)
@@ -444,7 +446,7 @@ def test_a_whole_cache_serves_without_network_and_is_not_written(folder, hub, mo
 def test_the_cache_is_found_by_its_environment(folder, tmp_path):
     """In a process of its own, since huggingface_hub reads the environment when it is imported."""
     code = (
-        "import sys; from mxbench.models.pretrained import Source, locate\n"
+        "import sys; from mxbench.models.pretrained import locate; from mxbench.models.source import Source\n"
         f"print(locate(Source('hub', {ID!r})).path)\n"
         "try: locate(Source('hub', 'acme/other'))\n"
         "except Exception as error: print(error)"
