@@ -168,6 +168,7 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
         **rule,
         "K_SCALE": k_scale,
         "OWED_ROWS": held.owed_rows if held.owed is not None else 0,
+        "OWED_TILE": held.owed_tile,
         "OWED_DESCRIBED": False,
         "HAS_Q_SCALE": held.q_scale is not None,
         "HAS_V_SCALE": held.v_scale is not None,
@@ -180,8 +181,9 @@ def constants(spec: AttentionSpec, held: Held, config: Config, *, packable: bool
 
 
 def owed_suits(fields: Mapping[str, Any]) -> bool:
-    """Whether a tile of what is owed is a row of it, in the order of the keys."""
-    return fields["OWED_ROWS"] % fields["BM"] == 0 and not fields["INTERLEAVED"]
+    """Whether a tile of what is owed is a row of it, in an order that the kernel undoes."""
+    whole = fields["OWED_TILE"] in (0, fields["BN"])
+    return fields["OWED_ROWS"] % fields["BM"] == 0 and whole and not fields["INTERLEAVED"]
 
 
 def _narrow(hold: Hold) -> bool:

@@ -101,6 +101,13 @@ def _beside(x, BN: tl.constexpr, BLOCK: tl.constexpr, QUARTERED: tl.constexpr):
 
 
 @triton.jit
+def _stored(key, TILE: tl.constexpr):
+    """Where keys stand that ``key_order.quartered_columns`` stores by tiles of ``TILE``."""
+    within = key % TILE
+    return key - within + within % (TILE // 4) // 4 * 16 + within // (TILE // 4) * 4 + within % 4
+
+
+@triton.jit
 def _in_key_order(p):
     """Columns ``[BM, BN]`` of interleaved keys back in the order of the keys."""
     BM: tl.constexpr = p.shape[0]
@@ -191,6 +198,7 @@ def fused_kernel(
     AT_ZERO: tl.constexpr,
     K_SCALE: tl.constexpr,  # none, tile, key
     OWED_ROWS: tl.constexpr,  # 0: nothing owed
+    OWED_TILE: tl.constexpr,  # keys of a tile in another order; 0: none are
     OWED_DESCRIBED: tl.constexpr,  # a tile of it comes by a tensor descriptor
     HAS_Q_SCALE: tl.constexpr,
     HAS_V_SCALE: tl.constexpr,
@@ -244,6 +252,11 @@ def fused_kernel(
     for TAIL in tl.static_range(2):
         for start in tl.range(full if TAIL else 0, end if TAIL else full, BN, num_stages=1 if TAIL else STAGES):
             keys = _rows(k, bh, start, NKS, D, BN, D_PAD, DESCRIBED)
+            if OWED_DESCRIBED:  # read while the scores are made
+                term = owed.load([bh, row // OWED_ROWS, start])  # zeros beyond the last key
+                if OWED_TILE > 0:
+                    term = tl.permute(tl.reshape(term, [1, BN // 16, 4, 4]), [0, 2, 1, 3])
+                term = tl.reshape(term, [1, BN])
             if INTERPRETED and keys.dtype == tl.bfloat16:  # whose products it does not have
                 x = tl.dot(as_float(queries), as_float(keys).T, input_precision="ieee")
             elif keys.dtype == tl.float32:
@@ -264,14 +277,15 @@ def fused_kernel(
                 each = tl.load(each, mask=start + key < NK, other=1.0) if TAIL else tl.load(each)
                 x = x.to(tl.float32) * each[None, :]
             if OWED_ROWS > 0:
-                above = bh64 * tl.cdiv(NQ, OWED_ROWS)
-                if OWED_DESCRIBED:
-                    term = tl.reshape(owed.load([bh, row // OWED_ROWS, start]), [1, BN])  # zeros beyond the last key
-                elif OWED_ROWS % BM == 0:  # a row of it for the whole tile
-                    term = owed + (above + row // OWED_ROWS) * NK + (start + key)[None, :]
-                else:
-                    term = owed + (above + tl.minimum(rows, NQ - 1) // OWED_ROWS)[:, None] * NK + (start + key)[None, :]
                 if not OWED_DESCRIBED:
+                    above = bh64 * tl.cdiv(NQ, OWED_ROWS)
+                    at, width = start + key, NK
+                    if OWED_TILE > 0:
+                        at, width = _stored(at, OWED_TILE), tl.cdiv(NK, OWED_TILE) * OWED_TILE
+                    if OWED_ROWS % BM == 0:  # a row of it for the whole tile
+                        term = owed + (above + row // OWED_ROWS) * width + at[None, :]
+                    else:
+                        term = owed + (above + tl.minimum(rows, NQ - 1) // OWED_ROWS)[:, None] * width + at[None, :]
                     term = tl.load(term, mask=(start + key < NK)[None, :], other=0.0) if TAIL else tl.load(term)
                 if HAS_Q_SCALE:
                     x = x.to(tl.float32) * row_scale[:, None]

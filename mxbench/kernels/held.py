@@ -30,6 +30,8 @@ class Held:
         mean: FP32 ``[B,H,ceil(Nk/128),Dv]`` in units of ``v_scale``: what V-Smooth adds back, or None.
         owed: FP32 ``[B,H,ceil(Nq/owed_rows),Nk]``, added to the scores before their factor log2(e)/sqrt(D), or None.
         owed_rows: rows that share a row of ``owed``.
+        owed_tile: 0, or ``owed`` is ``[B,H,ceil(Nq/owed_rows),Nk']``, Nk' being Nk rounded up to a multiple of this,
+            and the keys of every ``owed_tile`` stand as ``key_order.quartered_columns`` stores them.
         hold_qk: of q and k.
         hold_pv: of P and v.
         lost: int32 ``[1]``: elements that the hold cannot keep as they are; None where it holds every value.
@@ -47,3 +49,4 @@ class Held:
     hold_qk: Hold
     hold_pv: Hold
     lost: torch.Tensor | None = None
+    owed_tile: int = 0

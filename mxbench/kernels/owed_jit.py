@@ -1,9 +1,10 @@
 """The kernel of what means of Q owe the scores: their product with K, the exact sum rounded once.
 
-Rows of both are moved below 2 by powers of two and cut into four BF16 pieces, multiples of 2^-7, 2^-16, 2^-25 and
-2^-34. Products of pieces of one order are then multiples of one number, and their sum is exact in FP32 whatever the
-matrix unit does: four sums, each some five hundred times smaller than the one before. What is left out is some
-2^-34 of the largest products.
+Rows of both are moved below 2^14 by powers of two and cut into three FP16 pieces, multiples of 2^6, 2^-5 and 2^-16.
+Products of the first pieces are multiples of one number, and their sum is exact in FP32 whatever the matrix unit does.
+The other products are some two hundred times smaller, so that their roundings hardly show: they share a sum. A third
+piece is multiplied once, by what FP16 keeps of the other factor as a whole. What is left out is some 2^-35 of the
+largest products.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import triton
 import triton.language as tl
 
 from mxbench.kernels.prepass_jit import HIGHEST, LOWEST, as_float, located, prepared_tile
-from mxbench.kernels.quantise_jit import EXPONENT, INTERPRETED, in_bf16, inverse_power, largest_bits
+from mxbench.kernels.quantise_jit import EXPONENT, INTERPRETED, inverse_power, largest_bits
 
 __all__ = ["endless_kernel", "owed_kernel", "pieces_kernel"]
 
-# What is added to a number below 2 loses the bits below 2^-7, 2^-16, 2^-25 and 2^-34.
-FIRST = tl.constexpr(1.5 * 2.0**16)
-SECOND = tl.constexpr(1.5 * 2.0**7)
-THIRD = tl.constexpr(1.5 * 2.0**-2)
-FOURTH = tl.constexpr(1.5 * 2.0**-11)
+ABOVE = tl.constexpr(2.0**13)  # rows are moved to this and below twice as much
+# What is added to such a number loses the bits below 2^6, 2^-5 and 2^-16.
+FIRST = tl.constexpr(1.5 * 2.0**29)
+SECOND = tl.constexpr(1.5 * 2.0**18)
+THIRD = tl.constexpr(1.5 * 2.0**7)
 
 
 @triton.jit
@@ -31,15 +32,39 @@ def _top(x):
 
 @triton.jit
 def _cut(x, top):
-    """Four pieces, FP32 values that BF16 holds, of rows times the inverse of ``top``."""
-    x = x * inverse_power(top)
+    """Rows moved by the inverse of ``top`` in three pieces, FP32 values that FP16 holds, and rounded to FP16."""
+    x = x * inverse_power(top) * ABOVE
+    whole = x.to(tl.float16).to(tl.float32)
     first = (x + FIRST) - FIRST
     x -= first
     second = (x + SECOND) - SECOND
     x -= second
-    third = (x + THIRD) - THIRD
-    x -= third
-    return first, second, third, (x + FOURTH) - FOURTH
+    return first, second, (x + THIRD) - THIRD, whole
+
+
+@triton.jit
+def _in_fp16(x):
+    """FP32 values that FP16 holds, in FP16; for the interpreter as they are."""
+    if not INTERPRETED:
+        x = x.to(tl.float16)
+    return x
+
+
+@triton.jit
+def _keys(place, ORDER: tl.constexpr):
+    """The keys that stand at places: by tiles of ``ORDER`` as ``key_order.quartered_columns`` stores them; 0: as is."""
+    if ORDER > 0:
+        within = place % ORDER
+        place = place - within + within // 4 % 4 * (ORDER // 4) + within // 16 * 4 + within % 4
+    return place
+
+
+@triton.jit
+def _piece(at, real):
+    x = tl.load(at, mask=real, other=0.0)
+    if INTERPRETED:
+        x = as_float(x)
+    return x
 
 
 @triton.jit
@@ -49,22 +74,22 @@ def _dot(a, b, acc):
 
 @triton.jit(do_not_specialize=["R"])
 def pieces_kernel(x_ptr, pieces_ptr, top_ptr, R, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr):
-    """Rows FP32 ``[R,D]`` in pieces: BF16 ``[4,R,D]``, and the powers of two they were moved by, FP32 ``[R]``."""
+    """Rows FP32 ``[R,D]`` in pieces: FP16 ``[4,R,D]``, and the powers of two they were moved by, FP32 ``[R]``."""
     row, cols = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BD)
     real = (row < R)[:, None] & (cols < D)[None, :]
     at = row[:, None] * D + cols[None, :]
     x = tl.load(x_ptr + at, mask=real, other=0.0)
     top = _top(x)
-    first, second, third, fourth = _cut(x, top)
+    first, second, third, whole = _cut(x, top)
     rest = R.to(tl.int64) * D
-    tl.store(pieces_ptr + at, first.to(tl.bfloat16), mask=real)
-    tl.store(pieces_ptr + rest + at, second.to(tl.bfloat16), mask=real)
-    tl.store(pieces_ptr + 2 * rest + at, third.to(tl.bfloat16), mask=real)
-    tl.store(pieces_ptr + 3 * rest + at, fourth.to(tl.bfloat16), mask=real)
+    tl.store(pieces_ptr + at, first.to(tl.float16), mask=real)
+    tl.store(pieces_ptr + rest + at, second.to(tl.float16), mask=real)
+    tl.store(pieces_ptr + 2 * rest + at, third.to(tl.float16), mask=real)
+    tl.store(pieces_ptr + 3 * rest + at, whole.to(tl.float16), mask=real)
     tl.store(top_ptr + row[:, None], top.to(tl.float32, bitcast=True), mask=(row < R)[:, None])
 
 
-@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups"])
+@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups", "NO"])
 def owed_kernel(
     x_ptr,
     order_ptr,
@@ -85,6 +110,7 @@ def owed_kernel(
     mean_groups,
     tiles,
     groups,
+    NO,  # keys of a row of the output
     TILE_MEAN: tl.constexpr,
     NORM: tl.constexpr,
     PIECES: tl.constexpr,
@@ -93,11 +119,13 @@ def owed_kernel(
     TILE: tl.constexpr,
     GROUPS: tl.constexpr,
     STAGES: tl.constexpr,
+    ORDER: tl.constexpr,
     HEADS_FIRST: tl.constexpr,
 ):
-    """FP32 ``[B,H,groups,N]``: means of Q ``[B,H,groups,D]``, in pieces, times the K that ``prepared_tile`` makes."""
+    """FP32 ``[B,H,groups,NO]``: means of Q ``[B,H,groups,D]``, in pieces, times the K that ``prepared_tile`` makes."""
     bh, tile = located(tiles, HEADS_FIRST)
-    rows = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+    place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+    rows = _keys(place, ORDER)
     x = prepared_tile(
         x_ptr,
         order_ptr,
@@ -123,8 +151,8 @@ def owed_kernel(
         TILE,
     )
     top = _top(x)
-    k1, k2, k3, k4 = _cut(x, top)
-    k1, k2, k3, k4 = in_bf16(k1), in_bf16(k2), in_bf16(k3), in_bf16(k4)
+    k1, k2, k3, k = _cut(x, top)
+    k1, k2, k3, k = _in_fp16(k1), _in_fp16(k2), _in_fp16(k3), _in_fp16(k)
     power = tl.reshape(top.to(tl.float32, bitcast=True), [1, TILE])
     cols = tl.arange(0, BD)
     whole = (tl.num_programs(0) // tiles).to(tl.int64) * groups * D  # a piece of all means
@@ -136,26 +164,26 @@ def owed_kernel(
         group = start + tl.arange(0, GROUPS)
         real = (group < groups)[:, None] & (cols < D)[None, :]
         at = pieces_ptr + (bh * groups + group)[:, None] * D + cols[None, :]
-        m1 = tl.load(at, mask=real, other=0.0)
-        m2 = tl.load(at + whole, mask=real, other=0.0)
-        m3 = tl.load(at + 2 * whole, mask=real, other=0.0)
-        m4 = tl.load(at + 3 * whole, mask=real, other=0.0)
-        if INTERPRETED:
-            m1, m2, m3, m4 = as_float(m1), as_float(m2), as_float(m3), as_float(m4)
-        zero = tl.zeros([GROUPS, TILE], tl.float32)
-        small = _dot(m4, k1, _dot(m3, k2, _dot(m2, k3, _dot(m1, k4, zero))))
-        small += _dot(m3, k1, _dot(m2, k2, _dot(m1, k3, zero)))
-        middle = _dot(m2, k1, _dot(m1, k2, zero))
-        large = _dot(m1, k1, zero)
+        # A piece is read where it is used: all of them are more than a thread has registers for.
+        both = tl.zeros([GROUPS, TILE], tl.float32)
+        m = _piece(at + 3 * whole, real)
+        both = _dot(m, k3, both)
+        m = _piece(at + 2 * whole, real)
+        both = _dot(m, k, both)
+        m = _piece(at + whole, real)
+        both = _dot(m, k1, _dot(m, k2, both))
+        m = _piece(at, real)
+        both = _dot(m, k2, both)
+        both += _dot(m, k1, tl.zeros([GROUPS, TILE], tl.float32))
         own = tl.load(top_ptr + bh * groups + group, mask=group < groups, other=1.0)
-        owed = (large + (middle + small)) * own[:, None] * power
+        owed = both * (1.0 / (ABOVE * ABOVE)) * own[:, None] * power
         poison += owed * 0.0
-        to = out_ptr + (bh * groups + group)[:, None] * N + rows[None, :]
-        tl.store(to, owed, mask=(group < groups)[:, None] & (rows < N)[None, :])
+        to = out_ptr + (bh * groups + group)[:, None] * NO + place[None, :]
+        tl.store(to, owed, mask=(group < groups)[:, None] & (place < NO)[None, :])
     tl.store(flags_ptr + tl.program_id(0), tl.max(tl.ravel(poison != poison).to(tl.int32), 0))
 
 
-@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups"])
+@triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups", "NO"])
 def endless_kernel(
     x_ptr,
     order_ptr,
@@ -175,18 +203,21 @@ def endless_kernel(
     mean_groups,
     tiles,
     groups,
+    NO,  # keys of a row of the output
     TILE_MEAN: tl.constexpr,
     NORM: tl.constexpr,
     PIECES: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
     TILE: tl.constexpr,
+    ORDER: tl.constexpr,
     HEADS_FIRST: tl.constexpr,
 ):
     """What is not finite in tiles that ``owed_kernel`` flagged, by plain sums: pieces make NaN of infinities."""
     if tl.load(flags_ptr + tl.program_id(0)) != 0:
         bh, tile = located(tiles, HEADS_FIRST)
-        rows = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+        place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+        rows = _keys(place, ORDER)
         x = prepared_tile(
             x_ptr,
             order_ptr,
@@ -218,5 +249,5 @@ def endless_kernel(
         for group in range(begin, end):
             mean = tl.load(q_mean_ptr + (bh * groups + group) * D + cols, mask=cols < D, other=0.0)
             owed = tl.sum(x.to(tl.float64) * mean.to(tl.float64)[None, :], 1).to(tl.float32)
-            to = out_ptr + (bh * groups + group) * N + rows
-            tl.store(to, owed, mask=(rows < N) & ~(tl.abs(owed) < float("inf")))
+            to = out_ptr + (bh * groups + group) * NO + place
+            tl.store(to, owed, mask=(place < NO) & ~(tl.abs(owed) < float("inf")))

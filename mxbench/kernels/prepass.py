@@ -98,11 +98,12 @@ def hold(
                     held[i] = _operand(asked[i], lost[i], lift=True)
             lost = lost[:, 0].sum(dtype=torch.int32)[None]
         held_q, held_k, held_v = held
-        term = None
+        term, owed_tile = None, 0
         if smooth is not None:
             q_mean = held_q.mean if source_q.own_mean else source_q.mean
             assert q_mean is not None
-            term = owed(Source(k, order, k_mean, k.shape[-2]), q_mean)
+            owed_tile = spec.kv_tile if hold_qk == "bfloat16" and spec.kv_tile % 16 == 0 else 0
+            term = owed(Source(k, order, k_mean, k.shape[-2]), q_mean, owed_tile)
     return Held(
         q=held_q.values,
         k=held_k.values,
@@ -116,6 +117,7 @@ def hold(
         hold_qk=hold_qk,
         hold_pv=hold_pv,
         lost=lost,
+        owed_tile=owed_tile,
     )
 
 

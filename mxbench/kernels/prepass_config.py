@@ -6,7 +6,24 @@ from dataclasses import dataclass, replace
 
 from mxbench.formats.groups import ROWS
 
-__all__ = ["PASSES", "Pass", "pass_for"]
+__all__ = ["OWED", "PASSES", "OwedPass", "Pass", "owed_for", "pass_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwedPass:
+    """How the product of Q's means and K is shaped. No field changes what is computed, but for roundings of the sums.
+
+    Attributes:
+        tile: tokens of a program.
+        groups: means of an iteration.
+        stages: iterations under way.
+        warps: of a program.
+    """
+
+    tile: int
+    groups: int
+    stages: int
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,17 @@ PASSES: dict[str, Pass] = {
     "e5m2": Pass(tile=64, registers=128),  # the compiler would take more
     "plain": Pass(tile=64),
 }
+
+OWED: dict[int, OwedPass] = {
+    # Widest padded head dimension: the choice.
+    128: OwedPass(tile=64, groups=128, stages=1, warps=8),
+    256: OwedPass(tile=64, groups=32, stages=1, warps=8),
+}
+
+
+def owed_for(width: int) -> OwedPass:
+    """The entry for a padded head dimension."""
+    return next(shape for most, shape in OWED.items() if width <= most)
 
 
 def pass_for(*, rotated: bool, hold: str, whole: bool) -> Pass:

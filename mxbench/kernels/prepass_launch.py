@@ -17,7 +17,7 @@ from mxbench.formats.groups import ROWS
 from mxbench.formats.quantizer import Quantizer
 from mxbench.kernels.held import Hold
 from mxbench.kernels.owed_jit import endless_kernel, owed_kernel, pieces_kernel
-from mxbench.kernels.prepass_config import Pass, pass_for
+from mxbench.kernels.prepass_config import Pass, owed_for, pass_for
 from mxbench.kernels.prepass_jit import largest_kernel, prepared_kernel, sums_kernel
 from mxbench.kernels.prepass_quantise_jit import quantise_kernel
 from mxbench.kernels.quantise_jit import mx_addend, tile_fields
@@ -115,27 +115,36 @@ def apart(source: Source) -> Source:
     return Source(out)
 
 
-def owed(k: Source, q_mean: torch.Tensor) -> torch.Tensor:
-    """What means of Q owe the scores: FP32 ``[B,H,G,D]`` times K, neither rotated nor quantised: ``[B,H,G,N]``."""
+def owed(k: Source, q_mean: torch.Tensor, order: int = 0) -> torch.Tensor:
+    """What means of Q owe the scores: FP32 ``[B,H,G,D]`` times K, neither rotated nor quantised: ``[B,H,G,N]``.
+
+    Args:
+        k: the operand; its mean is one of all tokens.
+        q_mean: the means.
+        order: keys of a tile, a multiple of 16, that stand as ``key_order.quartered_columns`` stores them, with zeros
+            up to a whole tile; 0 for keys in their order.
+    """
+    assert k.mean is None or k.mean.shape[-2] == 1
     b, h, n, d = k.x.shape
     groups, padded, device = q_mean.shape[-2], _padded(d), k.x.device
     every = b * h * groups
-    pieces = torch.empty(4, every, d, dtype=torch.bfloat16, device=device)
+    pieces = torch.empty(4, every, d, dtype=torch.float16, device=device)
     top = torch.empty(every, dtype=torch.float32, device=device)
     q_mean = q_mean.contiguous()
     pieces_kernel[(_tiles(every, 16),)](q_mean, pieces, top, every, D=d, BD=padded, ROWS=16)
-    out = torch.empty(b, h, groups, n, dtype=torch.float32, device=device)
-    tile = 64 * _NARROW // max(_NARROW, padded)
-    tensors, constants = _tile_arguments(replace(k, rotate=None), None, tile)
-    tiles = _tiles(n, tile)
+    n_out = _tiles(n, order) * order if order else n
+    out = torch.empty(b, h, groups, n_out, dtype=torch.float32, device=device)
+    shape = owed_for(padded)
+    of_tile = Pass(shape.tile, shape.tile * padded // (32 * shape.warps))
+    tensors, constants = _tile_arguments(replace(k, rotate=None, mean_rows=n_out), None, shape.tile)
+    tiles = _tiles(n_out, shape.tile)
     flags = torch.empty(b * h * tiles, dtype=torch.int32, device=device)
-    constants |= {"tiles": tiles, "groups": groups}
-    stages = 2 if padded <= _NARROW else 1
+    constants |= {"tiles": tiles, "groups": groups, "NO": n_out, "ORDER": order}
     _launch(
-        owed_kernel, tiles, Pass(thread=32), [*tensors, pieces, top, out, flags],
-        GROUPS=64, STAGES=stages, **constants,
+        owed_kernel, tiles, of_tile, [*tensors, pieces, top, out, flags],
+        GROUPS=shape.groups, STAGES=shape.stages, **constants,
     )  # fmt: skip
-    _launch(endless_kernel, tiles, Pass(thread=32), [*tensors, q_mean, out, flags], **constants)
+    _launch(endless_kernel, tiles, of_tile, [*tensors, q_mean, out, flags], **constants)
     return out
 
 

@@ -63,6 +63,7 @@ def held(spec: AttentionSpec, hold_qk: str, hold_pv: str, d: int, n: int = 1024)
         mean=factor(1, 2, n // 128, d) if spec.v_smooth is not None else None,
         owed=factor(1, 2, -(-n // smooth.rows), n) if smooth is not None else None,
         owed_rows=smooth.rows if smooth is not None else 1,
+        owed_tile=spec.kv_tile if smooth is not None and hold_qk == "bfloat16" else 0,
         hold_qk=hold_qk,
         hold_pv=hold_pv,
     )

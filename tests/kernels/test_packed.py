@@ -100,15 +100,21 @@ def test_methods(name: str, hold_qk: str, hold_pv: str, limit: float, overlap: b
     assert gap(spec, *both(spec, hold_qk, hold_pv, 300), dataclasses.replace(CONFIG, overlap=overlap)) < limit
 
 
+@pytest.mark.parametrize("tile", [0, 128, 64])
 @pytest.mark.parametrize("n", [200, 260, 384])
-def test_what_is_owed_comes_by_a_descriptor(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_owed_comes_by_a_descriptor(n: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, boxes, describe = SPECS["nvfp4-sage"], [], module._descriptor
     monkeypatch.setattr(module, "_descriptor", lambda x, box: (boxes.append(box), describe(x, box))[1])
     held, operands = both(spec, "bfloat16", "bfloat16", n)
+    if tile:
+        assert held.owed is not None
+        padded = torch.nn.functional.pad(held.owed, (0, -n % tile)).unflatten(-1, (-1, 4, tile // 16, 4))
+        held = dataclasses.replace(held, owed=padded.transpose(-3, -2).flatten(-4).contiguous(), owed_tile=tile)
     described = dataclasses.replace(CONFIG, descriptors=True, overlap=True)
-    assert module.owed_suits(module.constants(spec, held, described, packable=True))
+    suits = tile in (0, spec.kv_tile)
+    assert module.owed_suits(module.constants(spec, held, described, packable=True)) is suits
     assert gap(spec, held, operands, described) < 1e-5
-    assert [1, 128] in boxes
+    assert ([1, 128] in boxes) is suits
 
 
 @pytest.mark.parametrize("prescale", [1.0, 100.0, 2688.0, 4000.0])

@@ -24,6 +24,7 @@ from prepass_checks import (
     PATHS,
     check,
     factored,
+    in_order,
     kept,
     one_for_all,
     operands,
@@ -134,6 +135,10 @@ def test_what_is_owed_is_the_exact_sum_rounded_once(d: int) -> None:
     exact = q_mean.double() @ (k.float() - mean).double().mT
     assert float((got.double() - exact).norm() / exact.norm()) < 4e-8  # FP32's own sums: 8e-8
     assert (got != exact.float()).float().mean() < 0.05
+    for order in (16, 64, 128, 256):
+        other = owed(Source(k.to(DEVICE), None, mean.to(DEVICE), 150), q_mean.to(DEVICE), order).cpu()
+        assert other.shape[-1] == -(-150 // order) * order
+        assert torch.equal(in_order(other, order), torch.nn.functional.pad(got, (0, -150 % order)))
 
 
 def test_which_specs_a_path_holds() -> None:
