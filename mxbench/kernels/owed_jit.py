@@ -68,6 +68,17 @@ def _piece(at, real):
 
 
 @triton.jit
+def _added(a, b):
+    """The sum of two products, each made by itself: the compiler would go on adding to the first, inexactly."""
+    if INTERPRETED:
+        a += b
+    else:
+        asm: tl.constexpr = "add.rn.f32 $0, $1, $2;"
+        a = tl.inline_asm_elementwise(asm, "=f,f,f", [a, b], dtype=tl.float32, is_pure=True, pack=1)
+    return a
+
+
+@triton.jit
 def _dot(a, b, acc):
     return tl.dot(a, tl.trans(b), acc, input_precision="ieee")
 
@@ -174,7 +185,7 @@ def owed_kernel(
         both = _dot(m, k1, _dot(m, k2, both))
         m = _piece(at, real)
         both = _dot(m, k2, both)
-        both += _dot(m, k1, tl.zeros([GROUPS, TILE], tl.float32))
+        both = _added(both, _dot(m, k1, tl.zeros([GROUPS, TILE], tl.float32)))
         own = tl.load(top_ptr + bh * groups + group, mask=group < groups, other=1.0)
         owed = both * (1.0 / (ABOVE * ABOVE)) * own[:, None] * power
         poison += owed * 0.0
