@@ -60,8 +60,8 @@ def _keys(place, ORDER: tl.constexpr):
 
 
 @triton.jit
-def _piece(at, real):
-    x = tl.load(at, mask=real, other=0.0)
+def _piece(pieces, row, GROUPS: tl.constexpr, BD: tl.constexpr):
+    x = tl.reshape(pieces.load([row.to(tl.int32), 0]), [GROUPS, BD])
     if INTERPRETED:
         x = as_float(x)
     return x
@@ -85,14 +85,14 @@ def _dot(a, b, acc):
 
 @triton.jit(do_not_specialize=["R"])
 def pieces_kernel(x_ptr, pieces_ptr, top_ptr, R, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr):
-    """Rows FP32 ``[R,D]`` in pieces: FP16 ``[4,R,D]``, and the powers of two they were moved by, FP32 ``[R]``."""
+    """Rows FP32 ``[R,D]`` in pieces: FP16 ``[4,R,BD]``, and the powers of two they were moved by, FP32 ``[R]``."""
     row, cols = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BD)
     real = (row < R)[:, None] & (cols < D)[None, :]
-    at = row[:, None] * D + cols[None, :]
-    x = tl.load(x_ptr + at, mask=real, other=0.0)
+    x = tl.load(x_ptr + row[:, None] * D + cols[None, :], mask=real, other=0.0)
     top = _top(x)
     first, second, third, whole = _cut(x, top)
-    rest = R.to(tl.int64) * D
+    at, rest = row[:, None] * BD + cols[None, :], R.to(tl.int64) * BD
+    real = (row < R)[:, None]
     tl.store(pieces_ptr + at, first.to(tl.float16), mask=real)
     tl.store(pieces_ptr + rest + at, second.to(tl.float16), mask=real)
     tl.store(pieces_ptr + 2 * rest + at, third.to(tl.float16), mask=real)
@@ -107,7 +107,7 @@ def owed_kernel(
     mean_ptr,
     rotation_ptr,
     made_ptr,
-    pieces_ptr,
+    pieces,
     top_ptr,
     out_ptr,
     flags_ptr,
@@ -129,11 +129,10 @@ def owed_kernel(
     BD: tl.constexpr,
     TILE: tl.constexpr,
     GROUPS: tl.constexpr,
-    STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     HEADS_FIRST: tl.constexpr,
 ):
-    """FP32 ``[B,H,groups,NO]``: means of Q ``[B,H,groups,D]``, in pieces, times the K that ``prepared_tile`` makes."""
+    """FP32 ``[B,H,groups,NO]``: means of Q, pieces of them by a descriptor, times the K of ``prepared_tile``."""
     bh, tile = located(tiles, HEADS_FIRST)
     place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
     rows = _keys(place, ORDER)
@@ -165,33 +164,30 @@ def owed_kernel(
     k1, k2, k3, k = _cut(x, top)
     k1, k2, k3, k = _in_fp16(k1), _in_fp16(k2), _in_fp16(k3), _in_fp16(k)
     power = tl.reshape(top.to(tl.float32, bitcast=True), [1, TILE])
-    cols = tl.arange(0, BD)
-    whole = (tl.num_programs(0) // tiles).to(tl.int64) * groups * D  # a piece of all means
-    poison = tl.zeros([GROUPS, TILE], tl.float32)
+    every = (tl.num_programs(0) // tiles).to(tl.int64) * groups
+    poison = tl.zeros([GROUPS], tl.float32)
     begin, end = 0, groups
     if INTERPRETED:  # it takes no tensors as bounds, with NumPy from 2.4 on, and makes one of every plain assignment
         begin, end = 0, end.handle.data.item()
-    for start in tl.range(begin, end, GROUPS, num_stages=STAGES):
+    for start in tl.range(begin, end, GROUPS, num_stages=1):
         group = start + tl.arange(0, GROUPS)
-        real = (group < groups)[:, None] & (cols < D)[None, :]
-        at = pieces_ptr + (bh * groups + group)[:, None] * D + cols[None, :]
-        # A piece is read where it is used: all of them are more than a thread has registers for.
+        row = bh * groups + start  # what lies beyond a head's means is multiplied too, and not stored
         both = tl.zeros([GROUPS, TILE], tl.float32)
-        m = _piece(at + 3 * whole, real)
+        m = _piece(pieces, 3 * every + row, GROUPS, BD)
         both = _dot(m, k3, both)
-        m = _piece(at + 2 * whole, real)
+        m = _piece(pieces, 2 * every + row, GROUPS, BD)
         both = _dot(m, k, both)
-        m = _piece(at + whole, real)
+        m = _piece(pieces, every + row, GROUPS, BD)
         both = _dot(m, k1, _dot(m, k2, both))
-        m = _piece(at, real)
+        m = _piece(pieces, row, GROUPS, BD)
         both = _dot(m, k2, both)
         both = _added(both, _dot(m, k1, tl.zeros([GROUPS, TILE], tl.float32)))
         own = tl.load(top_ptr + bh * groups + group, mask=group < groups, other=1.0)
         owed = both * (1.0 / (ABOVE * ABOVE)) * own[:, None] * power
-        poison += owed * 0.0
+        poison += tl.sum(owed * 0.0, 1)
         to = out_ptr + (bh * groups + group)[:, None] * NO + place[None, :]
         tl.store(to, owed, mask=(group < groups)[:, None] & (place < NO)[None, :])
-    tl.store(flags_ptr + tl.program_id(0), tl.max(tl.ravel(poison != poison).to(tl.int32), 0))
+    tl.store(flags_ptr + tl.program_id(0), tl.max((poison != poison).to(tl.int32), 0))
 
 
 @triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups", "NO"])

@@ -16,13 +16,11 @@ class OwedPass:
     Attributes:
         tile: tokens of a program.
         groups: means of an iteration.
-        stages: iterations under way.
         warps: of a program.
     """
 
     tile: int
     groups: int
-    stages: int
     warps: int
 
 
@@ -51,8 +49,8 @@ PASSES: dict[str, Pass] = {
 
 OWED: dict[int, OwedPass] = {
     # Widest padded head dimension: the choice.
-    128: OwedPass(tile=64, groups=128, stages=1, warps=8),
-    256: OwedPass(tile=64, groups=32, stages=1, warps=8),
+    128: OwedPass(tile=128, groups=128, warps=8),
+    256: OwedPass(tile=32, groups=128, warps=8),
 }
 
 

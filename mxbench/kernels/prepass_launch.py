@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mxbench.attention.qk import hadamard_matrix
 from mxbench.attention.spec import Hadamard
@@ -128,7 +129,7 @@ def owed(k: Source, q_mean: torch.Tensor, order: int = 0) -> torch.Tensor:
     b, h, n, d = k.x.shape
     groups, padded, device = q_mean.shape[-2], _padded(d), k.x.device
     every = b * h * groups
-    pieces = torch.empty(4, every, d, dtype=torch.float16, device=device)
+    pieces = torch.empty(4, every, padded, dtype=torch.float16, device=device)
     top = torch.empty(every, dtype=torch.float32, device=device)
     q_mean = q_mean.contiguous()
     pieces_kernel[(_tiles(every, 16),)](q_mean, pieces, top, every, D=d, BD=padded, ROWS=16)
@@ -138,11 +139,12 @@ def owed(k: Source, q_mean: torch.Tensor, order: int = 0) -> torch.Tensor:
     of_tile = Pass(shape.tile, shape.tile * padded // (32 * shape.warps))
     tensors, constants = _tile_arguments(replace(k, rotate=None, mean_rows=n_out), None, shape.tile)
     tiles = _tiles(n_out, shape.tile)
+    described: Any = TensorDescriptor.from_tensor(pieces.flatten(0, 1), [shape.groups, padded])
     flags = torch.empty(b * h * tiles, dtype=torch.int32, device=device)
     constants |= {"tiles": tiles, "groups": groups, "NO": n_out, "ORDER": order}
     _launch(
-        owed_kernel, tiles, of_tile, [*tensors, pieces, top, out, flags],
-        GROUPS=shape.groups, STAGES=shape.stages, **constants,
+        owed_kernel, tiles, of_tile, [*tensors, described, top, out, flags],
+        GROUPS=shape.groups, **constants,
     )  # fmt: skip
     _launch(endless_kernel, tiles, of_tile, [*tensors, q_mean, out, flags], **constants)
     return out

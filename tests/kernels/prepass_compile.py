@@ -18,6 +18,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mxbench import METHODS
 from mxbench.kernels import prepass, prepass_launch
@@ -55,7 +56,10 @@ class Compiled:
         signature, constexprs, attributes = {}, {}, {}
         for i, parameter in enumerate(self.kernel.params):
             value = bound[parameter.name]
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, TensorDescriptor):
+                kind = TYPES[value.base.dtype].removeprefix("*")
+                signature[parameter.name] = f"tensordesc<{kind}{list(value.block_shape)}>"
+            elif isinstance(value, torch.Tensor):
                 signature[parameter.name] = TYPES[value.dtype]
                 attributes[(i,)] = [["tt.divisibility", 16]]
             elif parameter.is_constexpr or value is None or value == 1:
