@@ -133,7 +133,7 @@ def load(
     check_diffusers()
     home = _home(name)
     where = resolve(device, facts(name, weights, revision).dtypes)
-    with fits(where, memory):
+    with fits(where, memory, loading=True):
         if hasattr(home, "load"):
             chosen: VideoModel = home.load(where, weights, revision, memory)
             return chosen

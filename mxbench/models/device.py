@@ -58,12 +58,13 @@ def _mend(on_cpu: bool) -> str:
 
 
 @contextmanager
-def fits(device: str, memory: str | None = None) -> Iterator[None]:
+def fits(device: str, memory: str | None = None, *, loading: bool = False) -> Iterator[None]:
     """Make one line of what torch says when a device has no memory left.
 
     Args:
         device: the one whose memory it is.
         memory: how the model was placed there, see ``mxbench.models.memory``, where that was chosen.
+        loading: it is being placed there.
 
     Raises:
         UserError: the block ran out of memory on the device; torch's own account is its cause.
@@ -76,7 +77,7 @@ def fits(device: str, memory: str | None = None) -> Iterator[None]:
         if memory is not None:
             from mxbench.models.memory import out_of_memory
 
-            raise out_of_memory(memory, device) from error
+            raise out_of_memory(memory, device, loading=loading) from error
         raise UserError(
             f"out of memory on {device}",
             "free memory there, choose another --device, or render smaller or shorter clips",

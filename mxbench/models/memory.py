@@ -122,13 +122,20 @@ def _bytes(name: str, need: Need) -> int:
     return takes[name]
 
 
-def out_of_memory(name: str, device: str) -> UserError:
+def out_of_memory(name: str, device: str, *, loading: bool = False) -> UserError:
     """The error for a model that was placed on a device and ran out of memory there: it names what to use next.
+
+    Args:
+        name: how it was placed.
+        device: where.
+        loading: its weights alone did not fit, so that the next choice must hold fewer of them.
 
     Raises:
         UserError: no such choice.
     """
     after = smaller(name)
+    if loading and after is not None and after not in _OFFLOADS:
+        after = _OFFLOADS[0]
     if after is None or (_on_cpu(device) and after in _OFFLOADS):
         fix = "use a smaller clip or another device"
     else:

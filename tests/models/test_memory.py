@@ -133,6 +133,14 @@ def test_out_of_memory_names_what_to_use_next(name, device, fix):
     assert str(out_of_memory(name, device)) == f"out of memory on {device} with --memory {name}; {fix}"
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"), [("whole", "--memory model"), ("whole-tiled", "--memory model"), ("model", "--memory group")]
+)
+def test_where_the_weights_do_not_fit_tiles_are_no_help(name, fix):
+    assert str(out_of_memory(name, "cuda:0", loading=True)).endswith(f"use {fix}")
+    assert "--memory" not in str(out_of_memory(name, "cpu", loading=True)).split("; ")[1]
+
+
 def test_bytes_are_written_in_gib():
     assert [gib(n) for n in (0, GIB // 10, 64 * 10**9, 133 * GIB)] == ["0.0 GiB", "0.1 GiB", "59.6 GiB", "133.0 GiB"]
 
