@@ -39,7 +39,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if options.get("steps") is not None:
         fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
     fields.setdefault("title", f"mxbench: {name}")
-    plan = expand(parse(fields), options["device"])
+    plan = expand(parse(fields), options["device"], options["gpus"])
     out = Path(options["out"] or Path("results") / name)
     console = Console(stderr=True)
     if options["dry_run"]:

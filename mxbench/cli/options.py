@@ -73,6 +73,11 @@ _RUN_OPTIONS = [
         "quantises nothing.",
     ),
     device_option,
+    click.option(
+        "--gpus", type=int, default=1, metavar="N",
+        help="CUDA devices that share every render: each holds the model and computes attention for some of the heads "
+        "(Ulysses). For models of Wan's and MiniMax-H3's classes.",
+    ),
     click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),
     click.option("--dry-run", is_flag=True, help="Print the grid and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),

@@ -152,6 +152,11 @@ class attach:  # noqa: N801 - used like a function
             raise UserError(
                 "the transformer has a cache enabled, which skips attention", "call disable_cache() on it first"
             )
+        if "cross" in self.schedule.kinds and getattr(transformer, "_parallel_config", None) is not None:
+            raise UserError(
+                "cross-attention sees pieces of the queries where a transformer is spread over GPUs",
+                "use one GPU, or leave cross-attention out of the schedule",
+            )
         sites = [s for s in self.family.sites(transformer) if s.kind in self.schedule.kinds]
         wanted = Counter((s.layer, s.kind) for s in sites)
         for site in sites:

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+from diffusers.models.attention_dispatch import (
+    AttentionBackendName,
+    _AttentionBackendRegistry,
+    _templated_context_parallel_attention,
+)
+
+from mxbench.errors import UserError
 
 __all__ = ["BACKEND", "connect", "stock"]
 
@@ -39,6 +45,7 @@ def _attention(
     """Attention on ``[B,N,H,D]``; every parameter is named, since the registry drops what a signature lacks."""
     if not _handler:
         raise RuntimeError("mxbench's attention was called outside `with attach(...)`")
+    handler = _handler[0]
     options = {
         "attn_mask": attn_mask,
         "dropout_p": dropout_p,
@@ -47,7 +54,23 @@ def _attention(
         "enable_gqa": enable_gqa,
         "_parallel_config": _parallel_config,
     }
-    return _handler[0](query, key, value, options)
+    if _parallel_config is None:
+        return handler(query, key, value, options)
+    spread = _parallel_config.context_parallel_config
+    if spread.ring_degree > 1:
+        raise UserError(
+            "the transformer is spread by ring attention, so that no GPU sees whole sequences",
+            "enable parallelism with ContextParallelConfig(ulysses_degree=...) alone",
+        )
+
+    def whole(_ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Whole sequences of this rank's heads."""
+        return handler(q, k, v, {**options, "_parallel_config": None})
+
+    out: torch.Tensor = _templated_context_parallel_attention(
+        query, key, value, attn_mask, forward_op=whole, backward_op=None, _parallel_config=_parallel_config
+    )
+    return out
 
 
 def stock(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:

@@ -130,6 +130,8 @@ class ModelFacts:
         tiles: whether its VAE decodes in tiles however it is placed.
         frames: numbers of frames that it renders.
         multiple: what height and width are multiples of.
+        spread: attention heads that context parallelism deals out to GPUs; 0 where diffusers has no plan for it.
+        uneven: whether the length of its sequences differs from prompt to prompt.
         need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
         work: what a clip of a sampling takes; None where nobody needs to be warned.
     """
@@ -144,6 +146,8 @@ class ModelFacts:
     tiles: bool = False
     frames: Frames = Frames()
     multiple: int = 16
+    spread: int = 0
+    uneven: bool = False
     need: Callable[[Sampling], Need] | None = None
     work: Callable[[Sampling], Work] | None = None
 

@@ -43,6 +43,8 @@ class ChosenModel(PipelineModel):
         TILES: whether its VAE decodes in tiles however it is placed.
         FRAMES: numbers of frames that it renders.
         MULTIPLE: what height and width are multiples of.
+        SPREADS: whether diffusers has a plan that spreads its transformers over GPUs.
+        UNEVEN: whether the length of its sequences differs from prompt to prompt.
         COMPONENTS: the parts of its weights that it needs; None for all that the pipeline's index names.
         DTYPES: of the activations; the VAE computes in FP32.
         ARCHITECTURES: of random weights, by ``full`` and ``tiny``: part by part, as the classes take it.
@@ -60,6 +62,8 @@ class ChosenModel(PipelineModel):
     TILES: ClassVar[bool] = False
     FRAMES: ClassVar[Frames] = Frames()
     MULTIPLE: ClassVar[int] = 16
+    SPREADS: ClassVar[bool] = False
+    UNEVEN: ClassVar[bool] = False
     COMPONENTS: ClassVar[tuple[str, ...] | None] = None
     DTYPES: ClassVar[Mapping[str, str]] = {"cpu": "float32", "cuda": "bfloat16"}
     ARCHITECTURES: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]]
@@ -123,6 +127,8 @@ class ChosenModel(PipelineModel):
             "tiles": cls.TILES,
             "frames": cls.FRAMES,
             "multiple": cls.MULTIPLE,
+            "spread": config["num_attention_heads"] if cls.SPREADS else 0,
+            "uneven": cls.UNEVEN,
         }
 
     @classmethod

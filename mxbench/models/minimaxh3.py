@@ -125,6 +125,8 @@ class MiniMaxH3(ChosenModel):
     TILES = True
     FRAMES = Frames(step=17, first=5, least=124, most=345)
     MULTIPLE = 32
+    SPREADS = True
+    UNEVEN = True
     SAMPLING = Sampling(height=768, width=1344, frames=243, fps=24, steps=49, guidance=(1.0,))
     TINY = Sampling(height=64, width=64, frames=124, fps=24, steps=3, guidance=(1.0,))
     ARCHITECTURES: ClassVar = {"full": _FULL, "tiny": _TINY}

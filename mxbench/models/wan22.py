@@ -61,6 +61,7 @@ class Wan22(ChosenModel):
     TINY = Sampling(height=64, width=64, frames=9, fps=8, steps=4, guidance=(4.0, 3.0), max_sequence_length=16)
     EXPERTS = 2
     BRANCHES = 2
+    SPREADS = True
     ARCHITECTURES: ClassVar = {"full": _FULL, "tiny": _TINY}
 
     @classmethod

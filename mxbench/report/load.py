@@ -63,6 +63,8 @@ def _table_data(store: Store, plan: Mapping[str, Any]) -> TableData:
         "Dtype": environment["dtype"],
         "Software": ", ".join(f"{n} {environment[n]}" for n in ("torch", "diffusers", "transformers")),
     }
+    if "context_parallel" in environment:
+        settings["Context parallelism"] = environment["context_parallel"]
     if "threads" in environment:
         settings["Threads"] = f"{environment['threads']} ({environment['capability']})"
     notes = [f"Reproduces {plan['source']}."] if plan["source"] else []

@@ -26,7 +26,9 @@ def device_name(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def environment(device: str, dtype: str, memory: str | None = None, *, tiles: bool = False) -> dict[str, str]:
+def environment(
+    device: str, dtype: str, memory: str | None = None, *, tiles: bool = False, gpus: int = 1
+) -> dict[str, str]:
     """Device model, dtype, versions and threads; equal environments render equal bytes.
 
     Which of several equal devices it is changes no pixel, and so is left out.
@@ -36,6 +38,7 @@ def environment(device: str, dtype: str, memory: str | None = None, *, tiles: bo
         dtype: of the model's activations.
         memory: how the model is placed, see ``mxbench.models.memory``; None for whole.
         tiles: whether its VAE decodes in tiles however it is placed.
+        gpus: how many share a render: products of a piece of the sequence are rounded otherwise than of the whole.
     """
     import torch
 
@@ -51,6 +54,8 @@ def environment(device: str, dtype: str, memory: str | None = None, *, tiles: bo
         "vae_tiling": "on" if tiles or memory != "whole" else "off",
         "offload": memory if memory in ("model", "group") else "none",
     }
+    if gpus > 1:
+        found["context_parallel"] = f"ulysses, {gpus} GPUs"
     if kind == "cuda":
         found["cuda"] = str(torch.version.cuda)
         found["cudnn"] = str(torch.backends.cudnn.version())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from mxbench.models import chooses, facts, load, model_entry
 from mxbench.models.base import ModelFacts, Sampling, VideoModel
 from mxbench.models.device import resolve
 from mxbench.models.memory import check, choose
+from mxbench.models.parallel import check as check_gpus
 from mxbench.runs import prompts as prompt_sets
 from mxbench.runs.cell import Cell
 from mxbench.runs.entries import Entry, parse_entry
@@ -83,6 +85,7 @@ class Plan:
         device: where cells are rendered, ``cpu`` or ``cuda:N``.
         environment: what else changes pixels.
         memory: how the model is placed on the device, see ``mxbench.models.memory``; None where that is no choice.
+        gpus: how many share a render.
         notes: what a reader of the prompt file should be told.
     """
 
@@ -96,11 +99,17 @@ class Plan:
     environment: dict[str, str]
     notes: tuple[str, ...]
     memory: str | None = None
+    gpus: int = 1
 
     def load(self) -> VideoModel:
-        """The model, on the device."""
+        """The model, on the device, or on as many as share a render."""
         recipe = self.recipe
-        return load(recipe.model, self.device, recipe.weights, recipe.revision, self.memory)
+        if self.gpus == 1:
+            return load(recipe.model, self.device, recipe.weights, recipe.revision, self.memory)
+        from mxbench.models.parallel import ParallelModel
+
+        one = partial(load, recipe.model, weights=recipe.weights, revision=recipe.revision, memory=self.memory)
+        return ParallelModel(one, tuple(f"cuda:{index}" for index in range(self.gpus)), uneven=self.facts.uneven)
 
     def cell(self, row: Row, prompt: Prompt, seed: int) -> Cell:
         """The cell of a row, a prompt and a seed."""
@@ -158,12 +167,13 @@ class Plan:
         }
 
 
-def expand(recipe: Recipe, device: str = "auto") -> Plan:
+def expand(recipe: Recipe, device: str = "auto", gpus: int = 1) -> Plan:
     """Expand a recipe.
 
     Args:
         recipe: what to render; it names no device, which is a property of the machine.
         device: see ``mxbench.models.device.resolve``.
+        gpus: how many share a render, see ``mxbench.models.parallel``.
 
     Raises:
         UserError: whatever in it names something that does not exist or cannot work, before any time is spent.
@@ -172,6 +182,7 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
     device = resolve(device, known.dtypes)
     sampling = _sampling(recipe, known)
     memory = _memory(recipe, known, device, sampling)
+    check_gpus(recipe.model, known, sampling, device, memory, gpus)
     loaded = _prompts(recipe)
     for name in recipe.metrics:
         metric(name)
@@ -196,9 +207,10 @@ def expand(recipe: Recipe, device: str = "auto") -> Plan:
         seeds=_seeds(recipe),
         rows=rows,
         device=device,
-        environment=environment(device, known.dtype_on(device), memory, tiles=known.tiles),
+        environment=environment(device, known.dtype_on(device), memory, tiles=known.tiles, gpus=gpus),
         notes=loaded.notes,
         memory=memory,
+        gpus=gpus,
     )
 
 

@@ -208,3 +208,17 @@ def test_doctor_says_what_auto_takes(command, see, monkeypatch, seen, taken):
     assert checks["--device auto"]["ok"]
     assert checks["--device auto"]["found"].startswith(taken)
     assert checks["impl cudnn"]["ok"] is (True if seen else None)
+
+
+def test_gpus_that_cannot_share_a_render_are_one_line(command, see):
+    see(0)
+    for arguments, said in (
+        (("--model", "hunyuanvideo", "--weights", "random:tiny"), "no plan that spreads hunyuanvideo over GPUs; leave"),
+        (("--model", "nano"), "--gpus 2: a render is spread over CUDA devices, and this one is on cpu; use 1"),
+        (("--recipe", "smoke", "--dry-run"), "--gpus 2: a render is spread over CUDA devices"),
+    ):
+        code, out, err = command("run", *arguments, "--gpus", "2")
+        assert (code, out) == (2, "")
+        assert err.startswith("mxbench: ")
+        assert said in err
+        assert err.count("\n") == 1

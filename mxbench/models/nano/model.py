@@ -22,6 +22,7 @@ def _facts(said: str, architecture: Mapping[str, Any], **identity: Any) -> Model
         n_experts=2,
         dtypes={"cpu": "float32", "cuda": "float16"},
         sampling=SAMPLING,
+        spread=architecture["transformer"]["num_attention_heads"],
     )
 
 
