@@ -62,6 +62,12 @@ MODELS: dict[str, ModelEntry] = {
         "33 billion parameters over text, sound and video, 243 frames of 768p in 49 steps; from the hub or a folder",
         "general",
     ),
+    "longcat-video": ModelEntry(
+        "LongCat-Video",
+        "mxbench.models.longcatvideo:LongCatVideo",
+        "14 billion parameters, 93 frames of 480p in 50 steps; needs its own package, weights from the hub or a folder",
+        "general",
+    ),
 }
 
 

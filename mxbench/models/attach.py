@@ -23,6 +23,7 @@ from mxbench.dispatch import Tally, attend, lloyd
 from mxbench.errors import UserError
 from mxbench.models.base import AttentionSite, Family, Layout
 from mxbench.models.hunyuan import HUNYUAN, HUNYUAN15
+from mxbench.models.longcat import LONGCAT
 from mxbench.models.minimax import MINIMAX
 from mxbench.models.tested import check_diffusers
 from mxbench.models.wan import WAN
@@ -30,7 +31,7 @@ from mxbench.policy import Schedule, Use, as_schedule
 
 __all__ = ["FAMILIES", "attach", "family_of"]
 
-FAMILIES: tuple[Family, ...] = (WAN, HUNYUAN, HUNYUAN15, MINIMAX)
+FAMILIES: tuple[Family, ...] = (WAN, HUNYUAN, HUNYUAN15, MINIMAX, LONGCAT)
 
 _attached: list[attach] = []
 
@@ -160,6 +161,11 @@ class attach:  # noqa: N801 - used like a function
         sites = [s for s in self.family.sites(transformer) if s.kind in self.schedule.kinds]
         wanted = Counter((s.layer, s.kind) for s in sites)
         for site in sites:
+            self._undo.append(site.module.register_forward_pre_hook(self._entering(site)).remove)
+            self._undo.append(site.module.register_forward_hook(self._leaving, always_call=True).remove)
+            if self.family.take is not None:
+                self._undo.append(self.family.take(site.module, self._serve))
+                continue
             processor: Any = site.module.processor
             if not hasattr(processor, "_attention_backend"):
                 raise UserError(
@@ -168,8 +174,6 @@ class attach:  # noqa: N801 - used like a function
                 )
             self._undo.append(_setter(processor, "_attention_backend", processor._attention_backend))
             processor._attention_backend = backend.BACKEND
-            self._undo.append(site.module.register_forward_pre_hook(self._entering(site)).remove)
-            self._undo.append(site.module.register_forward_hook(self._leaving, always_call=True).remove)
             if self.family.hides:
                 self._undo.append(site.module.register_forward_pre_hook(_unmasked, with_kwargs=True).remove)
 
@@ -215,8 +219,15 @@ class attach:  # noqa: N801 - used like a function
                 "use the pipeline as diffusers ships it, without fused or cached blocks",
             )
 
-    def _serve(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        """One attention call on ``[B,N,H,D]``."""
+    def _serve(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        options: dict[str, Any],
+        own: Callable[..., torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """One attention call on ``[B,N,H,D]``; ``own`` computes it as the module would."""
         from mxbench.models import backend
 
         if self._site is None or self._forward is None:
@@ -243,7 +254,7 @@ class attach:  # noqa: N801 - used like a function
             q, k, v = (t[:, : _one(layout.valid)] for t in (q, k, v))
             options = {**options, "attn_mask": None}  # all that it hides is cut off
         if use is None:
-            out = backend.stock(q, k, v, options)
+            out = backend.stock(q, k, v, options) if own is None else own(q, k, v)
         else:
             _refuse(options, q.shape[-1])
             self.calls[expert, site.layer, site.kind, step, branch] += 1

@@ -220,6 +220,9 @@ class Family:
         layout: of a transformer call, from its keyword arguments.
         inputs: keyword arguments of a small transformer call, for the self-test; with padding in it where the family
             has any.
+        take: has a module's attention computed by a function, and returns what undoes that; None where the module's
+            processor dispatches to diffusers' registry. The function takes q, k and v ``[B,N,H,D]``, options as the
+            registry has them, and the module's own computation ``f(q, k, v)``.
         hides: attention modules of it build a mask of their own, of every token against every other, from their
             argument ``attention_mask``: the seam cuts padding off and keeps them from it.
     """
@@ -231,3 +234,4 @@ class Family:
     layout: Callable[[Any, dict[str, Any]], Layout]
     inputs: Callable[[Any], dict[str, Any]]
     hides: bool = False
+    take: Callable[[Any, Callable[..., torch.Tensor]], Callable[[], None]] | None = None

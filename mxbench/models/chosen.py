@@ -43,6 +43,7 @@ class ChosenModel(PipelineModel):
         TILES: whether its VAE decodes in tiles however it is placed.
         FRAMES: numbers of frames that it renders.
         MULTIPLE: what height and width are multiples of.
+        TRANSFORMER: the part that is one, or the first of two.
         SPREADS: whether diffusers has a plan that spreads its transformers over GPUs.
         UNEVEN: whether the length of its sequences differs from prompt to prompt.
         COMPONENTS: the parts of its weights that it needs; None for all that the pipeline's index names.
@@ -62,6 +63,7 @@ class ChosenModel(PipelineModel):
     TILES: ClassVar[bool] = False
     FRAMES: ClassVar[Frames] = Frames()
     MULTIPLE: ClassVar[int] = 16
+    TRANSFORMER: ClassVar[str] = "transformer"
     SPREADS: ClassVar[bool] = False
     UNEVEN: ClassVar[bool] = False
     COMPONENTS: ClassVar[tuple[str, ...] | None] = None
@@ -80,6 +82,12 @@ class ChosenModel(PipelineModel):
         return int(config["num_layers"])
 
     @classmethod
+    def heads(cls, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Attention heads of a transformer, and the channels of all."""
+        heads = int(config["num_attention_heads"])
+        return heads, heads * int(config["attention_head_dim"])
+
+    @classmethod
     def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:
         """Tokens of a call of self-attention, text of joint attention among them; ``config`` is the transformer's."""
         raise NotImplementedError
@@ -87,14 +95,14 @@ class ChosenModel(PipelineModel):
     @classmethod
     def _need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
         """Bytes that a render takes: a rough guess, of twenty residual streams and 250 bytes a decoded pixel."""
-        width = config["num_attention_heads"] * config["attention_head_dim"]
+        _, width = cls.heads(config)
         pixels = sampling.frames * sampling.height * sampling.width
         return Need(weights, largest, cls.tokens(config, sampling) * 2 * width * 20, pixels * 250)
 
     @classmethod
     def _work(cls, config: Mapping[str, Any], parameters: float, sampling: Sampling) -> Work:
         """What a clip takes, from a transformer's parameters: of joint attention every token meets each of them."""
-        n, width = cls.tokens(config, sampling), config["num_attention_heads"] * config["attention_head_dim"]
+        n, (_, width) = cls.tokens(config, sampling), cls.heads(config)
         return Work(n, 4.0 * n * n * width * cls.layers(config), 2.0 * n * parameters, sampling.steps * cls.BRANCHES)
 
     @classmethod
@@ -104,7 +112,7 @@ class ChosenModel(PipelineModel):
         if source.kind == "random":
             return cls._random_facts(source)
         located, digest = _found(source, cls.COMPONENTS)
-        config = _config(located.path, "transformer")
+        config = _config(located.path, cls.TRANSFORMER)
         sizes = _sizes(located.path, cls.COMPONENTS)
         named = f"{source.name}@{located.revision[:12]}" if located.revision else f"a folder, {digest[:12]}"
         return ModelFacts(
@@ -113,7 +121,7 @@ class ChosenModel(PipelineModel):
             sampling=cls.SAMPLING,
             **cls._known(config),
             need=lambda sampling: cls._need(config, sum(sizes.values()), max(sizes.values()), sampling),
-            work=lambda sampling: cls._work(config, sizes.get("transformer", 0) / 2, sampling),
+            work=lambda sampling: cls._work(config, sizes.get(cls.TRANSFORMER, 0) / 2, sampling),
         )
 
     @classmethod
@@ -127,7 +135,7 @@ class ChosenModel(PipelineModel):
             "tiles": cls.TILES,
             "frames": cls.FRAMES,
             "multiple": cls.MULTIPLE,
-            "spread": config["num_attention_heads"] if cls.SPREADS else 0,
+            "spread": cls.heads(config)[0] if cls.SPREADS else 0,
             "uneven": cls.UNEVEN,
         }
 
@@ -144,7 +152,7 @@ class ChosenModel(PipelineModel):
     def _random_facts(cls, source: Source) -> ModelFacts:
         scale = source.name or "full"
         architecture = cls.ARCHITECTURES[scale]
-        config = architecture["transformer"]
+        config = architecture[cls.TRANSFORMER]
         return ModelFacts(
             weights=f"random weights, seed {SEED}" + (f", {scale}" if scale != "full" else ""),
             identity={"name": cls.NAME, "weights": "random", "seed": SEED, "architecture": architecture},
@@ -177,7 +185,8 @@ class ChosenModel(PipelineModel):
                 for part in placing.parts(pipe).values():
                     for parameter in part.parameters():
                         parameter.data = parameter.data.clone()
-        pipe.set_progress_bar_config(disable=True)
+        if hasattr(pipe, "set_progress_bar_config"):
+            pipe.set_progress_bar_config(disable=True)
         placing.place(pipe, device, memory or "whole")
         model = cls(pipe)
         model.random_weights = source.kind == "random"
@@ -235,5 +244,5 @@ def _bytes_of(cls: type[ChosenModel], scale: str) -> tuple[int, int, int]:
     if (cls.NAME, scale) not in _known:
         pipe = cls.random(cls.ARCHITECTURES[scale], Make("meta", torch.bfloat16, "meta"))
         sizes = {name: placing.bytes_of(part) for name, part in placing.parts(pipe).items()}
-        _known[cls.NAME, scale] = sum(sizes.values()), max(sizes.values()), sizes["transformer"]
+        _known[cls.NAME, scale] = sum(sizes.values()), max(sizes.values()), sizes[cls.TRANSFORMER]
     return _known[cls.NAME, scale]

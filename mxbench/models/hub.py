@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mxbench.errors import UserError
-from mxbench.models.pipeline_folder import INDEXES, UNREAD, Names, components_of, lacking, says_lacking
+from mxbench.models.pipeline_folder import INDEXES, UNINDEXED, UNREAD, Names, components_of, lacking, says_lacking
 from mxbench.models.source import Located, Source
 
 __all__ = ["from_hub"]
@@ -25,8 +25,9 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
-    found = (try_to_load_from_cache(source.name, name, revision=source.revision) for name in INDEXES)
-    root = next((Path(file).absolute().parent for file in found if isinstance(file, str)), None)
+    names = (*INDEXES, *UNINDEXED)
+    found = ((try_to_load_from_cache(source.name, name, revision=source.revision), name) for name in names)
+    root = next((_above(Path(file).absolute(), name) for file, name in found if isinstance(file, str)), None)
     state = f"{source.name} is not in the cache {constants.HF_HUB_CACHE}"
     if root is not None:
         missing = lacking(root, components, ignore, _listed(source.name, root.name))
@@ -49,6 +50,11 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
     return Located(root, root.name)
 
 
+def _above(file: Path, name: str) -> Path:
+    """The folder in which a file has a name."""
+    return file.parents[name.count("/")]
+
+
 def _listed(hub_id: str, commit: str) -> list[str]:
     """The files of a commit, where the cache keeps their list."""
     from huggingface_hub import errors, get_cached_repo_tree
@@ -65,11 +71,12 @@ def _download(source: Source, components: Names, ignore: Sequence[str]) -> Path:
 
     # Asked first, since it is the one call that does not turn a failure into whatever the cache holds.
     info = HfApi().model_info(source.name, revision=source.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    index = next((name for name in INDEXES if name in {file.rfilename for file in info.siblings or ()}), None)
+    there = {file.rfilename for file in info.siblings or ()}
+    index = next((name for name in (*INDEXES, *UNINDEXED) if name in there), None)
     if index is None:
         raise UserError(f"{source.name} on the hub holds no {INDEXES[0]}", "pass the hub id of a diffusers pipeline")
     first = hf_hub_download(source.name, index, revision=info.sha or source.revision)
-    allow = [*INDEXES, *(f"{folder}/*" for folder, _, _ in components_of(Path(first).parent, components))]
+    allow = [*INDEXES, *(f"{folder}/*" for folder, _, _ in components_of(_above(Path(first), index), components))]
     deny = [*ignore, *UNREAD]
     # By the revision's own name, so that the cache learns its commit and serves without network.
     return Path(snapshot_download(source.name, revision=source.revision, allow_patterns=allow, ignore_patterns=deny))

@@ -16,9 +16,30 @@ from typing import Any
 
 from mxbench.errors import UserError
 
-__all__ = ["INDEXES", "UNREAD", "WORD", "Names", "components_of", "fingerprint", "lacking", "says_lacking", "size"]
+__all__ = [
+    "INDEXES",
+    "UNINDEXED",
+    "UNREAD",
+    "WORD",
+    "Names",
+    "components_of",
+    "fingerprint",
+    "lacking",
+    "says_lacking",
+    "size",
+]
 
 INDEXES = ("model_index.json", "modular_model_index.json")
+# Repositories without an index, known by a file: what an index would say. LongCat-Video's own code loads part by part.
+UNINDEXED: dict[str, dict[str, list[str]]] = {
+    "dit/config.json": {
+        "tokenizer": ["transformers", "T5Tokenizer"],
+        "text_encoder": ["transformers", "UMT5EncoderModel"],
+        "vae": ["diffusers", "AutoencoderKLWan"],
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "dit": ["diffusers", "LongCatVideoTransformer3DModel"],
+    },
+}
 # What lies beside the safetensors in many repositories, and is never read: weights in other formats, and readmes.
 UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5", "*.onnx", "*.onnx_data", "*.gguf", "*.md")
 _SHARD_INDEX = re.compile(r"\.safetensors\.index(\..+)?\.json$")  # a variant's name stands before .json
@@ -67,14 +88,15 @@ def size(path: Path) -> int:
 
 def components_of(root: Path, components: Names) -> list[_Part]:
     """The components that a pipeline's index names, in its order."""
-    index = next((root / name for name in INDEXES if _there(root / name)), None)
+    index = next((root / name for name in (*INDEXES, *UNINDEXED) if _there(root / name)), None)
     if index is None:
         fix = "pass the folder of a diffusers pipeline, as `hf download ID --local-dir FOLDER` makes it"
         if (root / "snapshots").is_dir():
             fix = "this is a repository in the hub's cache: pass one of the folders in its snapshots"
         raise UserError(f"{root} holds no {INDEXES[0]}", fix)
     found = {}
-    for name, entry in _json(index).items():
+    told = UNINDEXED.get(index.relative_to(root).as_posix())
+    for name, entry in (_json(index) if told is None else told).items():
         match entry:
             case [str(library), str(cls)] if not name.startswith("_"):
                 found[name] = (name, library, cls)

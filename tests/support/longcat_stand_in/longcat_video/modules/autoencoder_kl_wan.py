@@ -1,0 +1,3 @@
+from diffusers import AutoencoderKLWan
+
+__all__ = ["AutoencoderKLWan"]

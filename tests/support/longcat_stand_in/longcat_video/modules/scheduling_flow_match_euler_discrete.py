@@ -1,0 +1,3 @@
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+__all__ = ["FlowMatchEulerDiscreteScheduler"]
