@@ -265,3 +265,19 @@ def test_a_cache_that_cannot_be_written_is_said_to_be(folder, hub, server):
     cached(folder, hub, without=[VAE])
     with closed(hub), refused(f"lacks {VAE}, and the cache cannot be written", "set HF_HOME"):
         locate(HUB)
+
+
+def test_a_repository_without_an_index_is_known_by_a_file(folder, hub, server):
+    """As LongCat-Video's, whose own code loads part by part."""
+    _, asked = server
+    (folder / "model_index.json").unlink()
+    (folder / "transformer").rename(folder / "dit")
+    write(folder / "lora/config.json", "of no component")
+    located = locate(HUB)
+    assert located == Located(hub / f"models--acme--video/snapshots/{COMMIT}", COMMIT)
+    assert (located.path / SHARDS[0].replace("transformer", "dit")).is_file()
+    assert not (located.path / "lora").exists()
+    assert fingerprint(located.path) == fingerprint(folder)
+    count = len(asked)
+    assert locate(HUB) == located
+    assert len(asked) == count
