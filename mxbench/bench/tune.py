@@ -25,13 +25,13 @@ from mxbench.bench.timing import Spread, clock_for, interleaved
 from mxbench.dispatch import unsupported
 from mxbench.errors import UserError, unknown_name
 from mxbench.kernels.fused_config import Config
-from mxbench.kernels.prepass_config import PASSES, Pass
+from mxbench.kernels.prepass_config import OWED, PASSES, OwedPass, Pass
 from mxbench.models.device import resolve
 
 if TYPE_CHECKING:
     from mxbench.kernels.held import Held
 
-__all__ = ["grid", "main", "passes", "words"]
+__all__ = ["grid", "main", "owed_passes", "passes", "words"]
 
 _TILES = ((64, 4), (128, 8), (128, 4))  # rows of queries and warps
 _STAGES = (2, 3, 4)
@@ -55,8 +55,14 @@ def passes() -> Iterator[Pass]:
             yield Pass(tile, thread, registers)
 
 
-def words(shape: Config | Pass) -> str:
-    """A launch as its table writes it: what differs from a ``Config()`` or a ``Pass()``."""
+def owed_passes() -> Iterator[OwedPass]:
+    """The launches of what Q's means owe that are tried."""
+    for tile, groups, warps, registers in product((128, 64), (128, 64), (8, 4), (None, 128)):
+        yield OwedPass(tile, groups, warps, registers)
+
+
+def words(shape: Config | Pass | OwedPass) -> str:
+    """A launch as its table writes it: what differs from a plain one, such as ``Config()``."""
     plain = type(shape)()
     changed = {f.name: getattr(shape, f.name) for f in fields(shape)}
     return f"{type(shape).__name__}({', '.join(f'{k}={v}' for k, v in changed.items() if v != getattr(plain, k))})"
@@ -97,24 +103,36 @@ def _pass_times(
 ) -> list[tuple[str, float | str]]:
     true, clock = once(), clock_for(device)
     found: list[tuple[str, float | str]] = []
-    for kind, today in list(PASSES.items()):
-        for shape in dict.fromkeys((today, *passes())):
+    tables: list[tuple[dict[Any, Any], Any, Callable[[], Iterator[Any]]]] = [(PASSES, kind, passes) for kind in PASSES]
+    if true.owed is not None:
+        width = max(32, 1 << (true.k.shape[-1] - 1).bit_length())
+        tables.insert(0, (OWED, next(most for most in OWED if width <= most), owed_passes))
+    for table, kind, shapes in tables:
+        today = table[kind]
+        for shape in dict.fromkeys((today, *shapes())):
             if time.monotonic() > until:
                 break
             name = f"{kind}: {words(shape)}" + (" (in use)" if shape == today else "")
-            PASSES[kind] = shape
+            table[kind] = shape
             try:
                 got = guarded(once)
                 if isinstance(got, Failure):
                     found.append((name, got.reason))
                 elif not all(_same(getattr(got, part), getattr(true, part)) for part in ("q", "k", "v")):
                     found.append((name, "holds something else"))
+                elif true.owed is not None and not _close(got.owed, true.owed):
+                    found.append((name, "owes something else"))
                 else:
                     times, failed = interleaved({name: lambda c: {"kernel": c.time(once)[1]}}, clock, reps=reps)
                     found.append((name, failed[name].reason if failed else Spread.of(times[name]["kernel"]).median))
             finally:
-                PASSES[kind] = today
+                table[kind] = today
     return found
+
+
+def _close(a: torch.Tensor | None, b: torch.Tensor) -> bool:
+    """Up to roundings of the sums."""
+    return a is not None and float((a - b).norm() / b.norm()) < 1e-7
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -17,11 +17,13 @@ class OwedPass:
         tile: tokens of a program.
         groups: means of an iteration.
         warps: of a program.
+        registers: most registers a thread; None leaves it to the compiler.
     """
 
-    tile: int
-    groups: int
-    warps: int
+    tile: int = ROWS
+    groups: int = 128
+    warps: int = 8
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ PASSES: dict[str, Pass] = {
 
 OWED: dict[int, OwedPass] = {
     # Widest padded head dimension: the choice.
-    128: OwedPass(tile=128, groups=128, warps=8),
-    256: OwedPass(tile=32, groups=128, warps=8),
+    128: OwedPass(),
+    256: OwedPass(tile=32),
 }
 
 

@@ -136,7 +136,7 @@ def owed(k: Source, q_mean: torch.Tensor, order: int = 0) -> torch.Tensor:
     n_out = _tiles(n, order) * order if order else n
     out = torch.empty(b, h, groups, n_out, dtype=torch.float32, device=device)
     shape = owed_for(padded)
-    of_tile = Pass(shape.tile, shape.tile * padded // (32 * shape.warps))
+    of_tile = Pass(shape.tile, shape.tile * padded // (32 * shape.warps), shape.registers)
     tensors, constants = _tile_arguments(replace(k, rotate=None, mean_rows=n_out), None, shape.tile)
     tiles = _tiles(n_out, shape.tile)
     described: Any = TensorDescriptor.from_tensor(pieces.flatten(0, 1), [shape.groups, padded])
