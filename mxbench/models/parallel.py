@@ -196,10 +196,7 @@ class ParallelModel:
         try:
             self._model = load(devices[0])
             self._loaded()
-            self._tell("join")
-            _join(0, len(devices), devices[0], self._folder.name)
-            spread(self._model, len(devices), uneven=uneven)
-            self._loaded()
+            self._together(("join",), lambda: self._join(devices, uneven))
         except BaseException:
             self.close()
             raise
@@ -254,15 +251,21 @@ class ParallelModel:
             torch.distributed.destroy_process_group()
         self._folder.cleanup()
 
-    def _tell(self, *command: Any) -> None:
-        for connection, _process in self._ranks:
-            connection.send(command)
+    def _join(self, devices: tuple[str, ...], uneven: bool) -> None:
+        _join(0, len(devices), devices[0], self._folder.name)
+        spread(self._model, len(devices), uneven=uneven)
 
     def _together(self, command: tuple[Any, ...], mine: Callable[[], None]) -> list[_Answer]:
         """Have all ranks do the same, this one by ``mine``; their answers."""
         if self._lost is not None:
             raise UserError(f"the other GPUs of this render are gone: {self._lost}", "run again; what is done is kept")
-        self._tell(*command)
+        try:
+            for connection, _process in self._ranks:
+                connection.send(command)
+        except OSError:
+            self._lost = "a process has ended"
+            self.close()
+            raise UserError("a process of another GPU has ended", "run again; what is done is kept") from None
         watch = _Watch(self._ranks)
         watch.start()
         own: BaseException | None = None
@@ -364,17 +367,20 @@ def _follow(connection: Connection, load: Loader, rank: int, gpus: int, device: 
     try:
         model = load(device)
         connection.send(_Answer())
-        connection.recv()
-        _join(rank, gpus, device, folder)
-        spread(model, gpus, uneven=uneven)
-        connection.send(_Answer())
         while True:
             command, *arguments = connection.recv()
-            connection.send(_obey(model, command, arguments))
+            if command == "join":
+                _join(rank, gpus, device, folder)
+                spread(model, gpus, uneven=uneven)
+                connection.send(_Answer())
+            else:
+                connection.send(_obey(model, command, arguments))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except UserError as error:
         connection.send(_Answer(error=str(error)))
+    except Exception as error:  # noqa: BLE001 - rank 0 says it
+        connection.send(_Answer(error=f"{type(error).__name__}: {error}"))
 
 
 def _obey(model: VideoModel, command: str, arguments: list[Any]) -> _Answer:

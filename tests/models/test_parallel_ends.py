@@ -57,3 +57,17 @@ def test_a_rank_that_cannot_load_ends_all(monkeypatch):
     with pytest.raises(UserError, match="GPU 1: this rank has no weights"):
         ParallelModel(no_weights, ("cpu", "cpu"))
     assert not torch.distributed.is_initialized()
+
+
+def test_a_rank_that_died_between_two_renders_is_one_line():
+    model = ParallelModel(TINY, ("cpu", "cpu"))
+    sampling = facts("wan2.2", "random:tiny", None).sampling
+    try:
+        _, process = model._ranks[0]
+        process.kill()
+        process.join()
+        for _ in range(2):
+            with pytest.raises(UserError, match="run again; what is done is kept"):
+                model.render(PROMPT, 3, sampling, as_schedule("fp16"), "sdpa")
+    finally:
+        model.close()
