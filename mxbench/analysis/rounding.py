@@ -26,7 +26,6 @@ from mxbench.attention.value import GroupingState
 from mxbench.dispatch import attend
 from mxbench.errors import UserError
 from mxbench.metrics.fidelity import psnr
-from mxbench.models import load
 from mxbench.models.attach import attach
 from mxbench.models.base import Sampling
 from mxbench.models.device import fits
@@ -147,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m mxbench.analysis.rounding", description=__doc__)
     add = parser.add_argument
     add("--model", default="nano")
+    add("--weights", help="a folder, a hub id, random or random:tiny (default: the model's own)")
     add("--method", action="append", help="may be repeated (default: fp16, mxfp4, mxattn, nvfp4-sage, sage2, vc8)")
     add("--limit", type=int, default=4, help="prompts")
     add("--steps", type=int, help="denoising steps (default: the model's)")
@@ -154,14 +154,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--json", action="store_true", help="every prompt, for programs")
     got = parser.parse_args(arguments)
     names = got.method or ["fp16", "mxfp4", "mxattn", "nvfp4-sage", "sage2", "vc8"]
-    fields: dict[str, Any] = {"model": got.model, "limit": got.limit, "methods": names, "noise_floor": False}
+    fields: dict[str, Any] = {
+        "model": got.model,
+        "weights": got.weights,
+        "limit": got.limit,
+        "methods": names,
+        "noise_floor": False,
+    }
     plan = expand(parse(fields | {"sampling": {} if got.steps is None else {"steps": got.steps}}), got.device)
     specs = {row.key: row.entry.schedule.main.spec for row in plan.rows}
-    model = load(got.model, plan.device)
+    model = plan.load()
     if not isinstance(model, PipelineModel):
         raise UserError(f"{got.model} is no diffusers pipeline", "choose a model of `mxbench list models` that is one")
     found: list[Moved] = []
-    with fits(plan.device):
+    with fits(plan.device, plan.memory):
         for prompt in plan.prompts:
             methods = [(name, spec) for name in names if (spec := specs[name]) is not None]
             found += moved(model, methods, prompt.text, sampling=plan.sampling)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mxbench.cli.options import device_option, echo_json, json_option
+from mxbench.cli.options import device_option, echo_json, json_option, weights_options
 from mxbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def _models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 @click.option(
     "-m", "--model", default="nano", metavar="NAME", shell_complete=_models, help="Video model (default: nano)."
 )
+@weights_options
 @click.option("-p", "--prompts", metavar="FILE", help="Prompt set or file (default: the model's own).")
 @click.option(
     "-n", "--limit", type=int, metavar="N", help=f"Only the first N prompts (default: {_PROMPTS}, or all of --prompts)."
@@ -55,6 +56,9 @@ def _models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 @json_option
 def command(
     model: str,
+    weights: str | None,
+    revision: str | None,
+    memory: str | None,
     prompts: str | None,
     limit: int | None,
     seed: int,
@@ -90,6 +94,9 @@ def command(
 
     fields: dict[str, Any] = {
         "model": model,
+        "weights": weights,
+        "revision": revision,
+        "memory": memory,
         "prompts": prompts,
         "limit": _PROMPTS if limit is None and prompts is None else limit,
         "seeds": [seed],
@@ -101,7 +108,7 @@ def command(
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
     loaded = plan.load()
-    with fits(plan.device), _progress(len(plan.prompts) * plan.sampling.steps) as advance:
+    with fits(plan.device, plan.memory), _progress(len(plan.prompts) * plan.sampling.steps) as advance:
         loaded.self_test()
         sites = study(
             loaded,

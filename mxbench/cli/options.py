@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from mxbench.errors import UserError
 
-__all__ = ["device_option", "echo_json", "json_option", "out_option", "recipe_of", "run_options"]
+__all__ = ["device_option", "echo_json", "json_option", "out_option", "recipe_of", "run_options", "weights_options"]
 
 
 def _complete(names: Callable[[], list[str]]) -> Callable[[Any, Any, str], list[CompletionItem]]:
@@ -46,9 +46,7 @@ device_option = click.option(
     "computes in float32 on a CPU and in float16 on CUDA, and a table holds one of them alone.",
 )  # fmt: skip
 
-_RUN_OPTIONS = [
-    click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
-    click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
+_WEIGHTS_OPTIONS = [
     click.option(
         "--weights", metavar="WHAT", help="A folder, a hub id, random or random:tiny (default: the model's own)."
     ),
@@ -58,6 +56,12 @@ _RUN_OPTIONS = [
         metavar="NAME",
         help="How the model is placed on a GPU: whole, whole-tiled, model or group (default: by what the GPU has).",
     ),
+]
+
+_RUN_OPTIONS = [
+    click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
+    click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
+    *_WEIGHTS_OPTIONS,
     click.option("-p", "--prompts", metavar="FILE", help="Prompt set: smoke, nano, general, vbench, or a file."),
     click.option("-n", "--limit", type=int, metavar="N", help="Only the first N prompts."),
     click.option("-s", "--seeds", type=int, metavar="N", help="Seeds per prompt, counted from 0 (default: 1)."),
@@ -87,6 +91,13 @@ _RUN_OPTIONS = [
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of ``run`` and ``ablate``."""
     for option in reversed(_RUN_OPTIONS):
+        function = option(function)
+    return function
+
+
+def weights_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Which weights a model has, and how it is placed."""
+    for option in reversed(_WEIGHTS_OPTIONS):
         function = option(function)
     return function
 

@@ -10,6 +10,7 @@ from mxbench.analysis.rounding import main, moved, table
 from mxbench.errors import UserError
 from mxbench.models.base import Sampling
 from mxbench.models.nano.model import RandomNano
+from mxbench.runs.plan import Plan
 
 TINY = Sampling(height=32, width=32, frames=5, fps=8, steps=2, guidance=(4.0, 3.0), max_sequence_length=16)
 
@@ -41,7 +42,7 @@ def test_a_quantiser_makes_more_of_a_rounding_than_exact_attention(noise):
 
 
 def test_the_command_prints_every_prompt_for_programs(noise, monkeypatch, capsys):
-    monkeypatch.setattr(rounding, "load", lambda *_: noise)
+    monkeypatch.setattr(Plan, "load", lambda _: noise)
     monkeypatch.setattr(rounding, "moved", lambda *some, sampling: moved(*some, sampling=TINY))
     main(["--limit", "1", "--steps", "1", "--method", "mxfp4", "--device", "cpu", "--json"])
     (found,) = json.loads(capsys.readouterr().out)
