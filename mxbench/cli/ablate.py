@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mxbench.cli.options import recipe_of, run_options
+from mxbench.errors import UserError
 
 __all__ = ["command"]
 
@@ -23,13 +24,11 @@ Examples:
 
 @click.command("ablate", epilog=_EPILOG)
 @run_options
-@click.option(
-    "-a", "--method", "method_name", default="mxattn", show_default=True, metavar="NAME", help="What to ablate."
-)
+@click.option("-a", "--method", "names", multiple=True, metavar="NAME", help="What to ablate (default: mxattn).")
 @click.option(
     "-S", "--sweep", "sweeps", multiple=True, metavar="FIELD=A:B:STEP", help="Sweep a field; may be repeated."
 )
-def command(method_name: str, sweeps: tuple[str, ...], recipe_file: str | None, **options: Any) -> int:
+def command(names: tuple[str, ...], sweeps: tuple[str, ...], recipe_file: str | None, **options: Any) -> int:
     """Take a method apart, or sweep one of its fields.
 
     Without --sweep: the sequential ablation, each row removing one thing more. With --sweep: a row per value. A recipe
@@ -38,6 +37,9 @@ def command(method_name: str, sweeps: tuple[str, ...], recipe_file: str | None, 
     from mxbench.cli.launch import launch
     from mxbench.runs.ablation import parse_sweep, sequential, sweep
 
+    if len(names) > 1:
+        raise UserError(f"ablate takes one method apart, and --method names {', '.join(names)}", "run it once for each")
+    method_name = names[0] if names else "mxattn"
     fields, _ = recipe_of(recipe_file)
     if sweeps:
         axes = [parse_sweep(text) for text in sweeps]

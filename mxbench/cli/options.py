@@ -83,7 +83,7 @@ _RUN_OPTIONS = [
         "(Ulysses). For models of Wan's and MiniMax-H3's classes.",
     ),
     click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/NAME)."),
-    click.option("--dry-run", is_flag=True, help="Print the grid and stop."),
+    click.option("--dry-run", is_flag=True, help="Print the grid and what it takes, and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from mxbench.errors import UserError
 from mxbench.models import memory as placing
 from mxbench.models.base import Frames, ModelFacts, Sampling, Work
 from mxbench.models.memory import Need
-from mxbench.models.pipeline_folder import fingerprint
+from mxbench.models.pipeline_folder import fingerprint, pipeline_of
 from mxbench.models.placement import cast, repeatable
 from mxbench.models.pretrained import locate, parse_source
 from mxbench.models.render import PipelineModel
@@ -112,6 +112,9 @@ class ChosenModel(PipelineModel):
         if source.kind == "random":
             return cls._random_facts(source)
         located, digest = _found(source, cls.COMPONENTS)
+        held = pipeline_of(located.path)
+        if held not in (None, cls.PIPELINE):
+            raise UserError(f"{source.name} holds a {held}, and {cls.NAME} is a {cls.PIPELINE}", "pass its own weights")
         config = _config(located.path, cls.TRANSFORMER)
         sizes = _sizes(located.path, cls.COMPONENTS)
         named = f"{source.name}@{located.revision[:12]}" if located.revision else f"a folder, {digest[:12]}"
@@ -176,7 +179,9 @@ class ChosenModel(PipelineModel):
         dtype = getattr(torch, cls.DTYPES[device.partition(":")[0]])
         if source.kind == "random":
             if not source.name and device == "cpu":
-                raise UserError(f"{cls.NAME} at full size is not built on a CPU", "use --weights random:tiny")
+                raise UserError(
+                    f"{cls.NAME} at full size is not built on a CPU", "run it on a GPU, or use --weights random:tiny"
+                )
             home = "cpu" if memory in ("model", "group") else device
             pipe = cls.random(cls.ARCHITECTURES[source.name or "full"], Make(device, dtype, home))
         else:

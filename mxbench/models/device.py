@@ -13,7 +13,7 @@ from mxbench.errors import UserError
 __all__ = ["fits", "resolve"]
 
 # What CUDA and cuBLAS say of memory that torch's allocator does not hand out.
-_FULL = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_FULL = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator: can't allocate memory")
 _NAME = re.compile("(auto|cpu|cuda)(?::([0-9]+))?")
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "components_of",
     "fingerprint",
     "lacking",
+    "pipeline_of",
     "says_lacking",
     "size",
 ]
@@ -79,6 +80,13 @@ def fingerprint(path: Path) -> str:
         for piece in pieces:  # each behind its length, so that no two lists of pieces run together alike
             digest.update(len(piece).to_bytes(8, "little") + piece)
     return digest.hexdigest()
+
+
+def pipeline_of(path: Path) -> str | None:
+    """The pipeline's class that the index of a folder names; None where it names none, or there is no index."""
+    index = next((path / name for name in INDEXES if _there(path / name)), None)
+    held = None if index is None else _json(index).get("_class_name")
+    return held if isinstance(held, str) else None
 
 
 def size(path: Path) -> int:

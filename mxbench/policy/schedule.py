@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -116,6 +117,14 @@ class Schedule:
     def main(self) -> Use:
         """The last rule's: what a hybrid policy falls back to, the method that a table row is about."""
         return self.rules[-1].use
+
+    def share(self, n_layers: int, n_steps: int, n_experts: int) -> float:
+        """How much of a render's self-attention ``main`` computes, by layers, steps and experts of one weight each."""
+        sites = [
+            Site(expert=expert, layer=layer, n_layers=n_layers, kind="self", step=step, n_steps=n_steps)
+            for expert, layer, step in product(range(n_experts), range(n_layers), range(n_steps))
+        ]
+        return sum(self.at(site, n_experts) == self.main for site in sites) / len(sites)
 
     def check(self, n_layers: int, n_steps: int, n_experts: int) -> None:
         """See that every rule can match in a model of that size.

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from mxbench.errors import UserError
+from mxbench.errors import UserError, unknown_name
 from mxbench.metrics import METRICS
 from mxbench.report.beside import beside_grid
 from mxbench.report.columns import columns_for
@@ -97,6 +97,8 @@ def _row(row: Mapping[str, Any]) -> MethodRow:
     if row["bits"] is not None:
         values = [f"{value:g}" for value in row["bits"].values()]
         bits = values[0] if len(set(values)) == 1 else "/".join(values)
+        if (share := row.get("share", 1.0)) < 1:
+            bits += f" in {share:.0%}"
     return MethodRow(
         key=row["key"],
         label=row["label"],
@@ -175,8 +177,11 @@ def _observations(store: Store, plan: Mapping[str, Any]) -> Iterator[Observation
 
 
 def _build(store: Store, name: str, baseline: str | None) -> Table:
-    plan = store.plans().get(name, {})
-    return build(table_data(store, name), baseline or plan.get("baseline", "mxfp4"))
+    plan, data = store.plans().get(name, {}), table_data(store, name)
+    rows = [row.key for row in data.rows]
+    if baseline is not None and baseline not in rows:
+        raise unknown_name("row", baseline, rows)
+    return build(data, baseline or plan.get("baseline", "mxfp4"))
 
 
 def print_report(

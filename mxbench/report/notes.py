@@ -45,7 +45,9 @@ def _means(table: Table) -> list[str]:
 def _rows(table: Table) -> list[str]:
     notes = []
     if any(scored.row.bits for scored in table.rows):
-        notes.append("Bits: bits per element of the operands, scales included.")
+        part = any(" in " in (scored.row.bits or "") for scored in table.rows)
+        more = "; in what share of the attention calls, where others are computed otherwise" if part else ""
+        notes.append(f"Bits: bits per element of the operands, scales included{more}.")
     if any(scored.row.role == "noise_floor" for scored in table.rows):
         notes.append(
             "Noise floor: the FP16 arithmetic by another exact kernel. A method that is as close to the reference as"

@@ -149,15 +149,17 @@ class Plan:
         }
 
     def _row_dict(self, row: Row) -> dict[str, Any]:
-        spec = row.entry.schedule.main.spec
+        schedule, known = row.entry.schedule, self.facts
+        spec = schedule.main.spec
         return {
             "key": row.key,
             "label": row.entry.label,
             "role": row.role,
             "impl": list(row.impl),
             "unsupported": row.unsupported,
-            "unverified": row.entry.schedule.unverified,
+            "unverified": schedule.unverified,
             "bits": None if spec is None else spec.bits,
+            "share": schedule.share(known.n_layers, self.sampling.steps, known.n_experts),
             "flags": dict(row.entry.flags),
             "axis": dict(row.entry.axis),
             "cells": {

@@ -71,7 +71,7 @@ class Store:
             elif not self.root.is_dir():
                 raise UserError(f"there is no results folder {self.root}", "pass the --out of a run, or run one first")
             list(self.root.iterdir())
-        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        except (PermissionError, FileExistsError, NotADirectoryError, FileNotFoundError) as error:
             reason = "it is a file" if self.root.is_file() else (error.strerror or "it cannot be used").lower()
             raise UserError(f"{self.root} cannot hold results: {reason}", "pass another folder with --out") from None
         if not create and not (self.root / "plans").is_dir():

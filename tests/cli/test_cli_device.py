@@ -222,3 +222,9 @@ def test_gpus_that_cannot_share_a_render_are_one_line(command, see):
         assert err.startswith("mxbench: ")
         assert said in err
         assert err.count("\n") == 1
+
+
+def test_ablate_takes_one_method(command):
+    code, out, err = command("ablate", "-a", "mxattn", "-a", "vc8", "--dry-run")
+    assert (code, out) == (2, "")
+    assert err == "mxbench: ablate takes one method apart, and --method names mxattn, vc8; run it once for each\n"

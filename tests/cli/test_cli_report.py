@@ -5,6 +5,8 @@ from pathlib import Path
 
 from cli_checks import error, one_line
 
+from mxbench.models import facts
+
 
 def test_report_prints_every_form(mxbench_cli, fake_model):
     mxbench_cli("run", "-a", "mxfp4", "-a", "mxattn", "-n", "3", "-o", "out", "-q")
@@ -12,8 +14,24 @@ def test_report_prints_every_form(mxbench_cli, fake_model):
     assert mxbench_cli("report", "out", "-f", "md")[1].encode() == Path("out/report.md").read_bytes()
     assert mxbench_cli("report", "out", "-f", "csv")[1].encode() == Path("out/report.csv").read_bytes()
     assert json.loads(mxbench_cli("report", "out", "-f", "json")[1])
+    one_line(*error(mxbench_cli("report", "out", "-b", "mxatn")), "unknown row 'mxatn'; did you mean mxattn?")
+    assert "Paired differences to MXAttention" in mxbench_cli("report", "out", "-b", "mxattn", "-f", "md")[1]
     one_line(*error(mxbench_cli("report", "nowhere")), "no results folder")
     one_line(*error(mxbench_cli("report", ".")), "holds no results")
+
+
+def test_a_hybrid_says_what_share_of_the_calls_has_its_bits(mxbench_cli, fake_model):
+    rules = "rules: [{layers: 0, use: fp16}, {steps: [-2, -1], use: fp16}, {use: mxattn}]"
+    Path("r.yaml").write_text(f"methods: [{{name: hybrid, {rules}}}, mxattn]\nlimit: 1\nmetrics: [psnr]\n")
+    mxbench_cli("run", "-r", "r.yaml", "-o", "out", "-q")
+    report = Path("out/report.md").read_text()
+    known = facts("nano")
+    share = (1 - 1 / known.n_layers) * (1 - 2 / known.sampling.steps)
+    (hybrid,) = [line for line in report.splitlines() if line.startswith("| hybrid")][:1]
+    assert f"4.25 in {share:.0%} |" in hybrid
+    (whole,) = [line for line in report.splitlines() if line.startswith("| MXAttention")][:1]
+    assert whole.rstrip().endswith(" 4.25 |")
+    assert "in what share of the attention calls" in report
 
 
 def test_damaged_files_are_named_and_cost_nothing_else(mxbench_cli, fake_model):

@@ -162,6 +162,15 @@ def test_memory_that_is_full_is_one_line_with_its_cause(error):
     assert caught.value.__cause__ is error
 
 
+def test_a_cpu_s_memory_can_be_full_too():
+    error = RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: ...")
+    with (
+        pytest.raises(UserError, match="out of memory on cpu with --memory whole; use --memory whole-tiled"),
+        fits("cpu", "whole"),
+    ):
+        raise error
+
+
 def test_other_errors_keep_their_words():
     with pytest.raises(RuntimeError, match="shapes"), fits("cuda:0"):
         raise RuntimeError("shapes do not match")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from mxbench.attention.site import Site
 from mxbench.attention.spec import VSmooth
 from mxbench.attention.value import GroupingState, arrange
 from mxbench.errors import UserError
+from mxbench.models import facts, load
 from mxbench.models.attach import family_of
 from mxbench.models.base import Layout
+from mxbench.models.pipeline_folder import pipeline_of
 from mxbench.models.render import PipelineModel
 from mxbench.policy import Rule, Schedule, Use
 
@@ -166,3 +169,13 @@ def test_v_smooth_groups_the_video_and_keeps_the_others_behind_it(layout: str) -
     alone, _ = arrange(v[:, :, 9:41], VSmooth(layout=layout), by_itself, GroupingState())  # type: ignore[arg-type]
     assert alone is not None
     assert torch.equal(order[..., :32], alone + 9)
+
+
+def test_weights_of_another_family_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "WanPipeline"}')
+    assert pipeline_of(tmp_path) == "WanPipeline"
+    load("wan2.2", "cpu", "random:tiny").pipe.save_pretrained(tmp_path / "wan")
+    for name, wanted in (("hunyuanvideo", "HunyuanVideoPipeline"), ("hunyuanvideo-1.5", "HunyuanVideo15Pipeline")):
+        with pytest.raises(UserError, match=f"holds a WanPipeline, and {name} is a {wanted}; pass its own weights"):
+            facts(name, str(tmp_path / "wan"))
+    assert facts("wan2.2", str(tmp_path / "wan")).n_layers == 3
