@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mxbench.cli.options import echo_json, json_option
 from mxbench.errors import unknown_name
+
+if TYPE_CHECKING:
+    from mxbench.attention.spec import AttentionSpec
 
 __all__ = ["command"]
 
@@ -59,8 +62,14 @@ def _expand(what: str) -> dict[str, Any]:
     raise unknown_name("method, model, recipe or cell", what, [*METHODS, *MODELS, *files], hint="mxbench list methods")
 
 
-def _method(name: str) -> dict[str, Any]:
+def _fields(spec: AttentionSpec) -> dict[str, Any]:
+    """What of a spec can be swept, by the names that recipes have for it."""
     from mxbench.attention.axes import AXES
+
+    return {axis: value for axis, a in AXES.items() if (value := a.get(spec)) is not None}
+
+
+def _method(name: str) -> dict[str, Any]:
     from mxbench.attention.methods import METHODS
 
     entry = METHODS[name]
@@ -70,7 +79,7 @@ def _method(name: str) -> dict[str, Any]:
         "source": entry.source,
         "id": entry.spec.id,
         "bits": entry.spec.bits,
-        "fields": {axis: value for axis, a in AXES.items() if (value := a.get(entry.spec)) is not None},
+        "fields": _fields(entry.spec),
         "spec": _plain(entry.spec.to_dict()),
     }
 
@@ -106,12 +115,16 @@ def _recipe(path: Path) -> dict[str, Any]:
             del row["cells"]  # whose names the weights are part of
     for row, planned in zip(data["rows"], plan.rows, strict=True):
         schedule = planned.entry.schedule
-        row["where"] = [
+        said = [
             f"layers {rule.layers}, steps {rule.steps}, experts {rule.experts}, {rule.kind}-attention: {rule.use.name}"
             for rule in schedule.rules
         ]
+        row["where"] = [said[0], *(f"else {each}" for each in said[1:])]
+        if schedule.main.spec is not None:
+            row["fields"] = _fields(schedule.main.spec)
         row["schedule_id"] = schedule.id
-    return {"recipe": str(path), **_plain(data)}
+    prompts = data.pop("prompts")
+    return {"recipe": str(path), **_plain(data), "prompts": prompts}  # which may be many
 
 
 def _cell(path: Path) -> dict[str, Any]:

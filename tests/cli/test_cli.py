@@ -78,8 +78,8 @@ def test_a_hybrid_policy_is_shown_rule_by_rule(mxbench_cli, tmp_path):
     rows = json.loads(mxbench_cli("show", "h.yaml", "--json")[1])["rows"]
     assert rows[-1]["where"] == [
         "layers 0, steps all, experts all, self-attention: fp16",
-        "layers all, steps -2,-1, experts all, self-attention: fp16",
-        "layers all, steps all, experts all, self-attention: mxattn",
+        "else layers all, steps -2,-1, experts all, self-attention: fp16",
+        "else layers all, steps all, experts all, self-attention: mxattn",
     ]
 
 

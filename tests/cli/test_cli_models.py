@@ -51,8 +51,8 @@ def test_a_recipe_is_shown_without_its_weights(mxbench_cli):
     assert rows["mxattn"]["label"] == "MXAttention"
     assert rows["mxattn"]["where"] == [
         "layers 0, steps all, experts all, self-attention: fp16",
-        "layers all, steps 38,39, experts all, self-attention: fp16",
-        "layers all, steps all, experts all, self-attention: mxattn",
+        "else layers all, steps 38,39, experts all, self-attention: fp16",
+        "else layers all, steps all, experts all, self-attention: mxattn",
     ]
     code, out, _ = mxbench_cli("show", "hunyuanvideo", "--json")
     assert code == 0
@@ -87,3 +87,13 @@ def test_a_dry_run_says_what_the_run_takes(mxbench_cli):
     assert code == 0
     assert "75,600 tokens, 548 PFLOP a clip (68% of it self-attention); 54.3 GiB of weights, placed whole" in said
     assert "about 0.6 GiB of disk" in said
+
+
+def test_a_recipe_s_methods_are_shown_with_what_was_changed(mxbench_cli):
+    code, out, _ = mxbench_cli("show", "vc-grouping-schedules", "--json")
+    assert code == 0
+    rows = {row["key"]: row for row in json.loads(out)["rows"]}
+    assert rows["every-step"]["fields"]["v_smooth.placement"] == "every"
+    assert rows["uniform-quarter"]["fields"]["v_smooth.placement"] == "uniform"
+    assert rows["never"]["fields"]["v_smooth"] is False
+    assert out.index('"rows"') < out.index('"prompts"')
