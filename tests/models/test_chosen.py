@@ -109,7 +109,7 @@ def test_every_method_renders_every_model(models: dict[str, Any], name: str, met
 
 
 def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not built on a CPU; use --weights random:tiny"):
+    with pytest.raises(UserError, match=r"not built on a CPU; run it on a GPU, or use --weights random:tiny"):
         load("wan2.2", "cpu", "random")
     with pytest.raises(UserError, match=r"model_index\.json"):
         facts("wan2.2", str(tmp_path))
