@@ -3,7 +3,7 @@
 Rows of both are moved below 2^14 by powers of two and cut into three FP16 pieces, multiples of 2^6, 2^-5 and 2^-16.
 Products of the first pieces are multiples of one number, and their sum is exact in FP32 whatever the matrix unit does.
 The other products are some two hundred times smaller, so that their roundings hardly show: they share a sum. A third
-piece is multiplied once, by what FP16 keeps of the other factor as a whole. What is left out is some 2^-35 of the
+piece is multiplied once, by what FP16 keeps of the other factor as a whole. What is left out is some 2^-30 of the
 largest products.
 """
 

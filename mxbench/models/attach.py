@@ -2,7 +2,7 @@
 
 The seam has three parts and replaces no processor: a backend function in diffusers' registry, hooks on each attention
 module that say which site is running, and hooks on each transformer that read the step from the scheduler and count
-the guidance branch.
+the guidance branch. A family whose attention does not go through the registry says how it is taken over instead.
 """
 
 from __future__ import annotations

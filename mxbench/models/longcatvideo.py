@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from unittest import mock
 
 import torch
@@ -113,6 +113,22 @@ class LongCatVideo(ChosenModel):
         """
         _package()
         return super().facts(weights, revision)
+
+    @classmethod
+    def load(
+        cls, device: str, weights: str | None = None, revision: str | None = None, memory: str | None = None
+    ) -> Self:
+        """See ``ChosenModel.load``.
+
+        Raises:
+            UserError: parts are to be offloaded, which its pipeline, all of one device, does not know.
+        """
+        if memory in ("model", "group"):
+            raise UserError(
+                f"--memory {memory}: LongCat-Video's own pipeline keeps all its parts on one device",
+                "use --memory whole-tiled, or a larger GPU",
+            )
+        return super().load(device, weights, revision, memory)
 
     @classmethod
     def layers(cls, config: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from mxbench import attach
 from mxbench.attention.methods import METHODS
 from mxbench.errors import UserError
 from mxbench.models import facts, load
+from mxbench.models.longcatvideo import LongCatVideo
 from mxbench.models.pipeline_folder import components_of
 from mxbench.policy import as_schedule
 from mxbench.policy.schedule import Rule, Schedule
@@ -71,6 +72,12 @@ def test_the_paper_s_setting_has_its_tokens(package):
     assert known.work is not None
     assert known.work(known.sampling).tokens == 37_440
     assert (known.n_layers, known.n_experts) == (48, 1)
+
+
+@pytest.mark.parametrize("memory", ["model", "group"])
+def test_its_parts_are_not_offloaded(package, memory):
+    with pytest.raises(UserError, match=f"--memory {memory}: LongCat-Video's own pipeline keeps all its parts on one"):
+        LongCatVideo.load("cuda:0", "random:tiny", None, memory)
 
 
 def test_the_seam_changes_nothing(model):
