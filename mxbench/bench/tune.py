@@ -57,8 +57,8 @@ def passes() -> Iterator[Pass]:
 
 def owed_passes() -> Iterator[OwedPass]:
     """The launches of what Q's means owe that are tried."""
-    for tile, groups, warps, registers in product((128, 64), (128, 64), (8, 4), (None, 128)):
-        yield OwedPass(tile, groups, warps, registers)
+    for (tile, warps), groups, stages, registers in product(((128, 8), (64, 4)), (64, 32), (3, 2, 1), (None, 168)):
+        yield OwedPass(tile, groups, warps, stages, registers)
 
 
 def words(shape: Config | Pass | OwedPass) -> str:

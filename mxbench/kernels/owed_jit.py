@@ -25,21 +25,35 @@ THIRD = tl.constexpr(1.5 * 2.0**7)
 
 
 @triton.jit
-def _top(x):
-    """The power of two ``[R, 1]`` at or below the largest magnitude of each row, as bits."""
-    return tl.minimum(tl.maximum(largest_bits(x, 1) & EXPONENT, LOWEST), HIGHEST)
+def _top(largest):
+    """The power of two at or below a largest magnitude, both as bits."""
+    return tl.minimum(tl.maximum(largest & EXPONENT, LOWEST), HIGHEST)
 
 
 @triton.jit
-def _cut(x, top):
-    """Rows moved by the inverse of ``top`` in three pieces, FP32 values that FP16 holds, and rounded to FP16."""
-    x = x * inverse_power(top) * ABOVE
-    whole = x.to(tl.float16).to(tl.float32)
+def _moved(x, top):
+    return x * inverse_power(top) * ABOVE
+
+
+@triton.jit
+def _cut(x):
+    """What was moved in three pieces, FP32 values that FP16 holds."""
     first = (x + FIRST) - FIRST
     x -= first
     second = (x + SECOND) - SECOND
     x -= second
-    return first, second, (x + THIRD) - THIRD, whole
+    return first, second, (x + THIRD) - THIRD
+
+
+@triton.jit
+def _rejoined(first, second):
+    """The two together in FP16. Made where it is used, time after time: registers are short."""
+    if INTERPRETED:
+        x = (first + second).to(tl.float16).to(tl.float32)
+    else:
+        asm: tl.constexpr = "add.rn.f16x2 $0, $1, $2;"
+        x = tl.inline_asm_elementwise(asm, "=r,r,r", [first, second], dtype=tl.float16, is_pure=False, pack=2)
+    return x
 
 
 @triton.jit
@@ -79,25 +93,42 @@ def _added(a, b):
 
 
 @triton.jit
+def _written(to, x, real):
+    """Stored from the registers in which it is: the compiler would take it through shared memory."""
+    if INTERPRETED:
+        tl.store(to, x, mask=real)
+    else:
+        asm: tl.constexpr = "{.reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0;}"
+        arguments = [to.to(tl.int64, bitcast=True), x, real.to(tl.int32)]
+        tl.inline_asm_elementwise(asm, "=r,l,f,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
 def _dot(a, b, acc):
     return tl.dot(a, tl.trans(b), acc, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["R"])
 def pieces_kernel(x_ptr, pieces_ptr, top_ptr, R, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr):
-    """Rows FP32 ``[R,D]`` in pieces: FP16 ``[4,R,BD]``, and the powers of two they were moved by, FP32 ``[R]``."""
+    """Rows FP32 ``[R,D]`` in pieces: FP16 ``[4,R,BD]``, and the powers of two they were moved by, FP32 ``[R]``.
+
+    The power of a row that is not finite is NaN.
+    """
     row, cols = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BD)
     real = (row < R)[:, None] & (cols < D)[None, :]
     x = tl.load(x_ptr + row[:, None] * D + cols[None, :], mask=real, other=0.0)
-    top = _top(x)
-    first, second, third, whole = _cut(x, top)
+    largest = largest_bits(x, 1)
+    top = _top(largest)
+    x = _moved(x, top)
+    first, second, third = _cut(x)
     at, rest = row[:, None] * BD + cols[None, :], R.to(tl.int64) * BD
     real = (row < R)[:, None]
     tl.store(pieces_ptr + at, first.to(tl.float16), mask=real)
     tl.store(pieces_ptr + rest + at, second.to(tl.float16), mask=real)
     tl.store(pieces_ptr + 2 * rest + at, third.to(tl.float16), mask=real)
-    tl.store(pieces_ptr + 3 * rest + at, whole.to(tl.float16), mask=real)
-    tl.store(top_ptr + row[:, None], top.to(tl.float32, bitcast=True), mask=(row < R)[:, None])
+    tl.store(pieces_ptr + 3 * rest + at, x.to(tl.float16), mask=real)
+    power = tl.where(largest < EXPONENT, top.to(tl.float32, bitcast=True), float("nan"))
+    tl.store(top_ptr + row[:, None], power, mask=(row < R)[:, None])
 
 
 @triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups", "NO"])
@@ -129,6 +160,7 @@ def owed_kernel(
     BD: tl.constexpr,
     TILE: tl.constexpr,
     GROUPS: tl.constexpr,
+    STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     HEADS_FIRST: tl.constexpr,
 ):
@@ -160,34 +192,40 @@ def owed_kernel(
         BD,
         TILE,
     )
-    top = _top(x)
-    k1, k2, k3, k = _cut(x, top)
-    k1, k2, k3, k = _in_fp16(k1), _in_fp16(k2), _in_fp16(k3), _in_fp16(k)
-    power = tl.reshape(top.to(tl.float32, bitcast=True), [1, TILE])
+    if not INTERPRETED:
+        # Adds nothing, and leaves x in the registers in which matrix units take the pieces of it.
+        x = tl.dot(tl.zeros([TILE, 16], tl.float16), tl.zeros([16, BD], tl.float16), x)
+    largest = largest_bits(x, 1)
+    top = _top(largest)
+    k1, k2, k3 = _cut(_moved(x, top))
+    k1, k2, k3 = _in_fp16(k1), _in_fp16(k2), _in_fp16(k3)
+    power = top.to(tl.float32, bitcast=True) * (1.0 / (ABOVE * ABOVE))
     every = (tl.num_programs(0) // tiles).to(tl.int64) * groups
+    within, of_tile = tl.arange(0, GROUPS), tl.arange(0, TILE)
+    real = (of_tile < NO - tile * TILE)[:, None]
     poison = tl.zeros([GROUPS], tl.float32)
     begin, end = 0, groups
     if INTERPRETED:  # it takes no tensors as bounds, with NumPy from 2.4 on, and makes one of every plain assignment
         begin, end = 0, end.handle.data.item()
-    for start in tl.range(begin, end, GROUPS, num_stages=1):
-        group = start + tl.arange(0, GROUPS)
+    for start in tl.range(begin, end, GROUPS, num_stages=STAGES):
         row = bh * groups + start  # what lies beyond a head's means is multiplied too, and not stored
-        both = tl.zeros([GROUPS, TILE], tl.float32)
+        both = tl.zeros([TILE, GROUPS], tl.float32)
         m = _piece(pieces, 3 * every + row, GROUPS, BD)
-        both = _dot(m, k3, both)
+        both = _dot(k3, m, both)
         m = _piece(pieces, 2 * every + row, GROUPS, BD)
-        both = _dot(m, k, both)
+        both = _dot(_rejoined(k1, k2), m, both)
         m = _piece(pieces, every + row, GROUPS, BD)
-        both = _dot(m, k1, _dot(m, k2, both))
+        both = _dot(k1, m, _dot(k2, m, both))
         m = _piece(pieces, row, GROUPS, BD)
-        both = _dot(m, k2, both)
-        both = _added(both, _dot(m, k1, tl.zeros([GROUPS, TILE], tl.float32)))
-        own = tl.load(top_ptr + bh * groups + group, mask=group < groups, other=1.0)
-        owed = both * (1.0 / (ABOVE * ABOVE)) * own[:, None] * power
-        poison += tl.sum(owed * 0.0, 1)
-        to = out_ptr + (bh * groups + group)[:, None] * NO + place[None, :]
-        tl.store(to, owed, mask=(group < groups)[:, None] & (place < NO)[None, :])
-    tl.store(flags_ptr + tl.program_id(0), tl.max((poison != poison).to(tl.int32), 0))
+        both = _dot(k2, m, both)
+        both = _added(both, _dot(k1, m, tl.zeros([TILE, GROUPS], tl.float32)))
+        there = within < groups - start
+        own = tl.load(top_ptr + row + within, mask=there, other=1.0)
+        poison += own * 0.0
+        to = out_ptr + (row * NO + tile.to(tl.int64) * TILE)
+        _written((to + within * NO)[None, :] + of_tile[:, None], both * power * own[None, :], there[None, :] & real)
+    endless = (tl.max(largest) >= EXPONENT) | (tl.max((poison != poison).to(tl.int32), 0) != 0)
+    tl.store(flags_ptr + tl.program_id(0), endless.to(tl.int32))
 
 
 @triton.jit(do_not_specialize=["H", "N", "mean_groups", "tiles", "groups", "NO"])

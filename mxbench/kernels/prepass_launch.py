@@ -144,7 +144,7 @@ def owed(k: Source, q_mean: torch.Tensor, order: int = 0) -> torch.Tensor:
     constants |= {"tiles": tiles, "groups": groups, "NO": n_out, "ORDER": order}
     _launch(
         owed_kernel, tiles, of_tile, [*tensors, described, top, out, flags],
-        GROUPS=shape.groups, **constants,
+        GROUPS=shape.groups, STAGES=shape.stages, **constants,
     )  # fmt: skip
     _launch(endless_kernel, tiles, of_tile, [*tensors, q_mean, out, flags], **constants)
     return out

@@ -63,6 +63,8 @@ def tensors(nq: int, nk: int, d: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", FP4)
 def test_it_computes_what_the_reference_does(name: str, n: int) -> None:
     spec = SPECS[name]
+    if spec.q.format == "nvfp4" and DEVICE == "cuda" and torch.cuda.get_device_capability()[0] < 10:
+        pytest.skip("this GPU has no FP4 units: Triton emulates the scaled product of MXFP4 alone")
     q, k, v = tensors(70, n, 64)
     expected = walk(prepare(q, k, v, spec), spec)
     got = native(hold_native(q, k, v, spec), spec, torch.float32, block_m=64)
