@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -83,9 +84,13 @@ def command(kind: str, as_json: bool) -> None:
     if as_json:
         echo_json(rows)
         return
+    columns = [name for name in (rows[0] if rows else ("nothing found",)) if name != "file"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in rows[0] if rows else ("nothing found",):
+    for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column == "name")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+        table.add_row(*(str(row[name]) for name in columns))
+    console = Console()
+    console.print(table)
+    for folder in dict.fromkeys(Path(row["file"]).parent for row in rows if "file" in row):
+        console.print(f"in {folder}", highlight=False, soft_wrap=True)

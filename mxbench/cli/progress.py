@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from mxbench.models.memory import gib
+from mxbench.cli.expected import expected
 from mxbench.runs.plan import Plan, Row, Unit
 from mxbench.runs.store import Store
 
@@ -50,30 +50,8 @@ def show_grid(plan: Plan, store: Store | None, console: Console, out: Path) -> N
         table.add_row(row.key, _by(row), *counts, f"unsupported: {row.unsupported}" if row.unsupported else "")
     console.print(table)
     console.print(f"{_many(len(todo), 'cell')} to render", highlight=False)
-    if (estimate := _expected(plan, len(todo))) is not None:
+    if (estimate := expected(plan, len(todo), out)) is not None:
         console.print(estimate, highlight=False)
-
-
-def _expected(plan: Plan, cells: int) -> str | None:
-    """What the run takes, as far as that is known before a cell has run."""
-    facts, sampling = plan.facts, plan.sampling
-    if facts.work is None or facts.need is None:
-        return None
-    work, need = facts.work(sampling), facts.need(sampling)
-    raw = 3 * sampling.frames * sampling.height * sampling.width
-    share = work.attention * work.forwards / work.flops
-    return (
-        f"expected: {work.tokens:,} tokens, {_si(work.flops)}FLOP a clip ({share:.0%} of it self-attention); "
-        f"{gib(need.weights)} of weights, placed {plan.memory}; about {gib(cells * raw // 4)} of disk"
-    )
-
-
-def _si(value: float) -> str:
-    """A number with a prefix, such as ``547 P``."""
-    for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M")):
-        if value >= 10**power:
-            return f"{value / 10**power:.3g} {prefix}"
-    return f"{value:.3g} "
 
 
 def _many(count: int, word: str) -> str:

@@ -36,4 +36,8 @@ def command(methods: tuple[str, ...], recipe_file: str | None, **options: Any) -
         fields["methods"] = list(methods)
     elif not fields:
         fields["methods"] = ["mxfp4", "nvfp4", "nvfp4-sage", "mxattn", "vc8", "vc4"]
-    return launch(fields, name if recipe_file else options["model"] or "nano", options)
+    if not recipe_file:
+        weights = options["weights"] or ""
+        random = f"-{weights.replace(':', '-')}" if weights.startswith("random") else ""
+        name = f"{options['model'] or 'nano'}{random}"
+    return launch(fields, name, options)

@@ -29,6 +29,8 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
     found = ((try_to_load_from_cache(source.name, name, revision=source.revision), name) for name in names)
     root = next((_above(Path(file).absolute(), name) for file, name in found if isinstance(file, str)), None)
     state = f"{source.name} is not in the cache {constants.HF_HUB_CACHE}"
+    if source.revision is not None and (there := _revisions(source.name)):
+        state = f"revision {source.revision} of {state}, which has {', '.join(there)}"
     if root is not None:
         missing = lacking(root, components, ignore, _listed(source.name, root.name))
         if not missing:
@@ -53,6 +55,15 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
 def _above(file: Path, name: str) -> Path:
     """The folder in which a file has a name."""
     return file.parents[name.count("/")]
+
+
+def _revisions(hub_id: str) -> list[str]:
+    """The branches and tags of a repository that are in the cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    refs = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=hub_id, repo_type="model") / "refs"
+    return sorted(str(file.relative_to(refs)) for file in refs.rglob("*") if file.is_file())
 
 
 def _listed(hub_id: str, commit: str) -> list[str]:

@@ -83,8 +83,8 @@ def compare_published(table: Table, published: Sequence[Published], as_model: st
     if not entries:
         known = ", ".join(model for model in models if model in MODELS)
         raise UserError(
-            f"nothing is published for the model {wanted}",
-            f"published are {known}; leave the comparison out, or name one of them to compare with another model",
+            f"the papers have no figures of {wanted}",
+            f"leave --published out, or pass one of the models that they have, such as --published Wan2.2: {known}",
         )
     found = []
     for position, column in enumerate(table.columns):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,20 @@ def test_a_dry_run_says_what_the_run_takes(mxbench_cli):
     )
     said = " ".join(out.split())
     assert code == 0
-    assert "75,600 tokens, 548 PFLOP a clip (68% of it self-attention); 54.3 GiB of weights, placed whole" in said
-    assert "about 0.6 GiB of disk" in said
+    assert "75,600 tokens, 548 PFLOP a clip (68% of it self-attention), 6.57 EFLOP in all; 54.3 GiB of weights" in said
+    assert re.search(
+        r"placed whole(, more than the [\d.]+ GiB there| of [\d.]+ GiB); about 0.6 GiB of disk of [\d.]+", said
+    )
+    assert "into results/wan2.2-random" in said
+
+
+def test_what_does_not_fit_is_said_before_the_run(mxbench_cli, monkeypatch):
+    monkeypatch.setattr("mxbench.cli.expected._memory", lambda _plan: 8 << 30)
+    monkeypatch.setattr("mxbench.cli.expected._free", lambda _out: 1 << 20)
+    arguments = ("--model", "wan2.2", "--weights", "random", "--device", "cpu", "--dry-run")
+    said = " ".join(mxbench_cli("run", *arguments)[1].split())
+    assert "placed whole, more than the 8.0 GiB there" in said
+    assert said.endswith("of disk, more than the 0.0 GiB there")
 
 
 def test_a_recipe_s_methods_are_shown_with_what_was_changed(mxbench_cli):

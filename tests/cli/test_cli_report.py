@@ -60,7 +60,7 @@ def test_published_figures_stand_beside_the_measured_ones(mxbench_cli, fake_mode
     code, out, _ = mxbench_cli("report", "out", "--published", "Wan2.2", "-f", "md")
     assert code == 0
     assert "15.58" in out  # MXFP4 (OCP), Wan2.2, PSNR, in the MXAttention paper's Table 2
-    one_line(*error(mxbench_cli("report", "out", "--published")), "nothing is published for the model nano")
+    one_line(*error(mxbench_cli("report", "out", "--published")), "the papers have no figures of nano")
 
 
 def test_a_folder_after_published_is_the_folder(mxbench_cli, fake_model):

@@ -91,7 +91,7 @@ def test_broken_links_and_other_revisions_are_missing(folder, hub):
     (snapshot / VAE).resolve().unlink()
     with refused(f"lacks {VAE}"):
         locate(HUB)
-    with refused("is not in the cache", f"hf download {ID} --revision v2 "):
+    with refused(f"revision v2 of {ID} is not in the cache {hub}, which has main", f"hf download {ID} --revision v2 "):
         locate(Source("hub", ID, "v2"))
 
 

@@ -145,7 +145,7 @@ def test_settings_are_compared_where_they_are_recorded():
 def test_another_model_only_when_asked(published):
     table = build(small_run(model="nano"))
     with pytest.raises(
-        UserError, match=r"nothing is published for the model nano; published are Wan2\.2, HunyuanVideo"
+        UserError, match=r"the papers have no figures of nano; .* --published Wan2\.2: Wan2\.2, HunyuanVideo"
     ):
         compare_published(table, published)
     text = render(page(table, beside_grid(table, published, as_model="Wan2.2")))
