@@ -82,7 +82,10 @@ _RUN_OPTIONS = [
         help="CUDA devices that share every render: each holds the model and computes attention for some of the heads "
         "(Ulysses). For models of Wan's and MiniMax-H3's classes.",
     ),
-    click.option("-o", "--out", metavar="DIR", help="Results folder (default: results/ and the model or recipe, with -random behind it for such weights)."),
+    click.option(
+        "-o", "--out", metavar="DIR",
+        help="Results folder (default: in results/, after the recipe or the model; random weights have their own).",
+    ),
     click.option("--dry-run", is_flag=True, help="Print the grid and what it takes, and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),
 ]  # fmt: skip
