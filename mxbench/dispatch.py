@@ -98,7 +98,7 @@ def attend(
         v: ``[B,H,Nk,Dv]``, same dtype and device.
         spec: an ``AttentionSpec``, an entry of ``METHODS`` or its name.
         impl: a name in ``IMPLS``, or ``auto`` (see ``default_impl``). ``fast`` holds MXFP4 in E5M2; a call whose
-            operands that cannot hold is computed by ``conformance``, and ``tally`` counts it.
+            operands that cannot hold is computed by ``conformance``: ``tally`` counts it, or a warning says so.
         key_mask: bool ``[B,Nk]``, True for real keys.
         site: where in a render the call happens; without it a method with state groups afresh.
         state: the render's groupings, for methods with state at a site.
@@ -136,6 +136,9 @@ def attend(
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None) -> None:
+    for given in (q, k, v, *([key_mask] if key_mask is not None else [])):
+        if not isinstance(given, torch.Tensor):
+            raise UserError(f"an operand is {type(given).__name__}", "pass torch tensors")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if any(t.dim() != 4 for t in (q, k, v)) or not (
         q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]

@@ -21,6 +21,7 @@ _SPREADS = {
     "grouping": "grouping_ms",
     "ratio_kernel": "ratio_kernel",
     "ratio_call": "ratio_call",
+    "ratio_cudnn": "ratio_cudnn",
 }
 
 

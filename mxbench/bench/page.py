@@ -47,22 +47,25 @@ def _grid(found: ShapeResult) -> Grid:
     fp4 = any(row.fp4 for row in rows)
     floors = any(row.floor is not None for row in rows)
     base = found.base[1] if found.base else ""
+    cudnn = any(row.ratio_cudnn is not None for row in rows)
     heads = [Head("method", align="left"), Head("by", align="left"), *([Head("FP4", align="left")] if fp4 else [])]
     stub = len(heads)
     heads += [Head(name, "milliseconds") for name in ("pre-pass", "kernel", "call")]
     heads.append(Head("TFLOP/s"))
     heads += [Head("kernel", f"× {base}"), Head("call", f"× {base}")] if base else []
     heads += [Head("floor", f"× {base}")] if floors else []
+    heads += [Head("kernel", "× cuDNN")] if cudnn else []
     heads += [Head("of call", "pre-pass"), Head("of a copy", "pre-pass")]
     heads += [Head("error", "check"), Head("allowed", "check"), Head("own", "check")]
     cells = []
     for row in rows:
         line = [Text(row.method or row.label), Text(row.impl if row.method else row.version or DASH)]
-        line += [Text(row.fp4 or DASH)] if fp4 else []
+        line += [Text(("" if row.status == "unsupported" else row.fp4) or DASH)] if fp4 else []
         line += [_spread(row.prepass), _spread(row.kernel), _call(row, footnotes)]
         line.append(Text(_significant(row.tflops)))
         line += [_spread(row.ratio_kernel, 2), _spread(row.ratio_call, 2)] if base else []
-        line += [Text(f"{row.floor:.2f}" if row.floor is not None else DASH)] if floors else []
+        line += [_floor(row, footnotes)] if floors else []
+        line += [_spread(row.ratio_cudnn, 2)] if cudnn else []
         line += [Text(_percent(row.prepass_share)), Text(_percent(row.prepass_of_copy))]
         line += [Text(_error(row.error)), Text(_error(row.allowed)), Text(_error(row.own_error))]
         cells.append(tuple(line))
@@ -75,6 +78,13 @@ def _call(row: Row, footnotes: Footnotes) -> Text:
     if row.status == "measured":
         return _spread(row.call)
     return Text("RED" if row.status == "red" else row.status, marks=(footnotes.mark(row.reason),))
+
+
+def _floor(row: Row, footnotes: Footnotes) -> Text:
+    if row.floor is None:
+        return Text(DASH)
+    short = row.ratio_kernel is not None and row.ratio_kernel.median < row.floor
+    return Text(f"{row.floor:.2f}", marks=(footnotes.mark("The kernel is below its floor."),) if short else ())
 
 
 def _spread(spread: Spread | None, digits: int | None = None) -> Text:
@@ -116,6 +126,18 @@ def _particular(found: ShapeResult) -> list[str]:
         )
     if found.copy_gb_s is not None:
         notes.append(f"A copy moves {found.copy_gb_s.median:,.0f} GB/s here, read and written.")
+    if any(row.against == "reference" and row.impl == "reference" for row in found.rows):
+        notes.append("The reference is what methods are compared with: its own error is 0 by definition.")
+    faster = [
+        f"{row.method}, {row.impl}"
+        for row in found.rows
+        if row.call is not None and row.kernel is not None and row.prepass is not None
+        if row.call.median < row.kernel.median
+    ]
+    if faster:
+        notes.append(
+            "The call came out faster than the kernel in it, which a moving clock does: " + "; ".join(faster) + "."
+        )
     if any(row.floor is not None for row in found.rows):
         share, copy = targets.PREPASS_FLOORS
         notes.append(

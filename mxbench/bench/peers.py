@@ -16,7 +16,7 @@ from mxbench.bench import peer_cudnn_fp8
 from mxbench.bench.candidates import Bound, Candidate
 from mxbench.bench.check import EXACT_TOLERANCE
 from mxbench.bench.operands import Operands
-from mxbench.errors import unknown_name
+from mxbench.errors import UserError, unknown_name
 
 __all__ = ["PEERS", "Peer", "peer_candidates"]
 
@@ -155,6 +155,8 @@ def peer_candidates(names: Sequence[str], device: torch.device, dtype: torch.dty
     for name in names:
         if name not in PEERS and name != "none":
             raise unknown_name("peer", name, [*PEERS, "none"])
+    if "none" in names and len(set(names)) > 1:
+        raise UserError("--peer none stands beside other peers", "name peers, or none")
     chosen = [name for name in PEERS if (name in names if names else True)]
     return [_candidate(name, PEERS[name], device, dtype) for name in chosen]
 

@@ -38,6 +38,7 @@ class Row:
         tflops: 4·B·H·Nq·Nk·D over the kernel's median, or over the call's without one.
         ratio_kernel: how many times as fast as the base the kernel is; of paired rounds.
         ratio_call: likewise of the call.
+        ratio_cudnn: how many times as fast as cuDNN's attention by torch the kernel is, where that is not the base.
         prepass_share: of the call.
         prepass_gb_s: operands read once and results written once, over the pre-pass's median; 1e9 bytes a second.
         prepass_of_copy: that over the bandwidth of a copy.
@@ -64,6 +65,7 @@ class Row:
     tflops: float | None = None
     ratio_kernel: Spread | None = None
     ratio_call: Spread | None = None
+    ratio_cudnn: Spread | None = None
     prepass_share: float | None = None
     prepass_gb_s: float | None = None
     prepass_of_copy: float | None = None
@@ -133,6 +135,11 @@ class Result:
     provenance: Mapping[str, str]
     settings: Mapping[str, Any]
     shapes: tuple[ShapeResult, ...] = field(default=())
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a time at all."""
+        return any(row.status == "measured" for shape in self.shapes for row in shape.rows)
 
     @property
     def failed(self) -> bool:

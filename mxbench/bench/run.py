@@ -62,7 +62,7 @@ def bench(
     if reps < 1:
         raise UserError(f"--reps {reps} measures nothing", "give 1 or more")
     if not 0 <= seed < 2**63:
-        raise UserError(f"--seed {seed} is no seed", "give a whole number from 0 on")
+        raise UserError(f"--seed {seed} is no seed", "give a whole number from 0 to 2^63 - 1")
     where = resolve(device)
     settings = Settings(where, dtype or ("float32" if where == "cpu" else "bfloat16"), reps, seed)
     on, kind = torch.device(where), getattr(torch, settings.dtype)

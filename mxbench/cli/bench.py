@@ -24,7 +24,7 @@ Examples:
   mxbench bench --shape 1x24x4096x128 --shape 2x8x1000x64:333 --peer torch-sdpa
   mxbench bench --model wan2.2 --out results/bench --csv kernels.csv
 
-Exit code 1: an output was wrong, or a candidate broke or found no room."""
+Exit code 1: an output was wrong, a candidate broke or found no room, or nothing could be measured."""
 
 
 @click.command("bench", epilog=_EPILOG)
@@ -75,7 +75,7 @@ Exit code 1: an output was wrong, or a candidate broke or found no room."""
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Leave bench.md, bench.csv, bench.json, bench.png and bench.svg there.",
+    help="Leave bench.md, bench.csv and bench.json there, and where there are ratios bench.png and bench.svg.",
 )
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the rows there too.")
 @json_option
@@ -132,7 +132,7 @@ def command(
         click.echo(f"Written: {csv_file}", err=True)
     if out is not None:
         click.echo("Written: " + ", ".join(map(str, _leave(result, out))), err=True)
-    return 1 if result.failed else 0
+    return 1 if result.failed or not result.measured else 0
 
 
 def _writable(out: Path | None, csv_file: Path | None) -> None:
@@ -140,8 +140,15 @@ def _writable(out: Path | None, csv_file: Path | None) -> None:
         raise UserError(f"there is no folder {csv_file.parent}", "create it, or name another file")
     if csv_file is not None and csv_file.is_dir():
         raise UserError(f"{csv_file} is a folder", "name a file")
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file", "name a folder")
+    if out is not None:
+        if not out.name and out != Path("/") and out == Path():
+            raise UserError("--out names no folder", "name one")
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file", "name a folder")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{out} cannot be made: {error.strerror}", "name another folder") from error
 
 
 def _leave(result: Result, out: Path) -> list[Path]:
@@ -150,10 +157,6 @@ def _leave(result: Result, out: Path) -> list[Path]:
     from mxbench.bench.plot import draw
     from mxbench.report.markdown import render
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be made: {error.strerror}", "name another folder") from error
     written = []
     for name, text in (
         ("bench.md", render(bench_page(result))),
@@ -162,8 +165,12 @@ def _leave(result: Result, out: Path) -> list[Path]:
     ):
         _write(out / name, text)
         written.append(out / name)
-    drawn = [draw(result, out / name) for name in ("bench.png", "bench.svg")]
-    return written + [path for path in drawn if path is not None]
+    for name in ("bench.png", "bench.svg"):
+        if draw(result, out / name) is not None:
+            written.append(out / name)
+        else:  # an older run's would belong to other numbers
+            (out / name).unlink(missing_ok=True)
+    return written
 
 
 def _write(path: Path, text: str) -> None:

@@ -92,7 +92,7 @@ def main() -> None:
         click.echo(f"mxbench: {' '.join(error.format_message().split())}{hint}", err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("mxbench: interrupted; run the same command again to go on where it stopped", err=True)
+        click.echo("mxbench: interrupted; run the same command again: what a results folder holds is kept", err=True)
         code = 130
     except BrokenPipeError:
         # The reader of the output has gone (a pager, `head`): nothing is wrong and nobody is listening.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from mxbench.attention.spec import AttentionSpec
+from mxbench.errors import unknown_name
 from mxbench.kernels.exact import EXACT
 from mxbench.kernels.prepass_plan import reason
 
@@ -50,12 +51,20 @@ def supports(
         device: where q, k and v lie.
         dtype: of q, k and v.
         dims: head dimensions of q and k, and of v; None where they are not known, and then they are no reason.
+
+    Raises:
+        UserError: no such kernel.
     """
+    if impl not in EXACT and impl not in FAMILY:
+        raise unknown_name("kernel", impl, [*EXACT, *FAMILY])
     if impl in EXACT:
         if spec.canonical().quantised:
             return f"{impl} is an exact kernel and the method quantises"
         return EXACT[impl].missing(device, dtype)
-    clause = _missing(impl, device)
+    try:
+        clause = _missing(impl, device)
+    except (AssertionError, RuntimeError):  # torch was built without CUDA, or finds no driver
+        clause = "its kernels need a CUDA device"
     if clause is not None:
         return clause
     if not spec.canonical().quantised:
@@ -63,6 +72,8 @@ def supports(
     if impl == "native":
         from mxbench.kernels.native import native_unsuited
 
+        if torch.version.hip is not None and "nvfp4" in {x.format for x in (spec.q, spec.k, spec.v, spec.p) if x}:
+            return "AMD's matrix units multiply MXFP4 alone"
         return native_unsuited(spec, *(dims or _DIMS))
     from mxbench.kernels.fused import unsuited
 

@@ -7,6 +7,7 @@ Imports Triton: import this module where a kernel is asked for, never on the way
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 
 import torch
@@ -68,6 +69,12 @@ def compute(
             state.groupings = known
         if tally is not None:
             tally.widened += 1
+        else:
+            warnings.warn(
+                f"impl {path!r} cannot hold this call, whose operands span more powers of two than E5M2 has: "
+                f"{_WIDER} computes it (pass a Tally to count such calls)",
+                stacklevel=3,
+            )
         out = _masked(q, k, v, spec, _WIDER, key_mask, site, state)
         assert out is not None
     return out

@@ -127,7 +127,9 @@ def test_no_room_for_one_is_a_row_and_exit_code_1(bench, monkeypatch):
 
 
 def test_what_a_method_refuses_is_a_row_and_no_failure(bench):
-    code, out, _ = bench("--shape", "1x1x32x96", "--reps", "1", "--peer", "none", "-a", "mxattn", "-i", "reference")
+    asked = ("--shape", "1x1x32x96", "--reps", "1", "--peer", "none", "-i", "reference", "-a", "mxattn")
+    assert bench(*asked)[0] == 1  # of which nothing is left to time
+    code, out, _ = bench(*asked, "-a", "mxfp4")
     assert code == 0
     assert "unsupported ¹" in out
     assert "a Hadamard rotation needs a power of two, and D is 96" in " ".join(out.split())
@@ -149,6 +151,8 @@ def test_what_a_method_refuses_is_a_row_and_no_failure(bench):
         (["--csv", "no/where.csv"], "there is no folder no"),
         (["--csv", "."], "is a folder"),
         (["-o", "file"], "file is a file"),
+        (["-o", ""], "--out names no folder"),
+        (["--peer", "none", "--peer", "torch-sdpa"], "stands beside other peers"),
     ],
 )
 def test_bad_input_is_one_line_and_measures_nothing(bench, monkeypatch, arguments, said):

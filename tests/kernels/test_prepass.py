@@ -32,6 +32,7 @@ from prepass_checks import (
     values,
     wanted,
 )
+from test_quantise_kernels import adversarial
 
 from mxbench import METHODS
 from mxbench.attention.qk import prepare_qk
@@ -331,3 +332,38 @@ def test_a_long_video(name: str, path: str) -> None:
         close = torch.isclose(got, right, rtol=1e-5, atol=0)
         assert close.float().mean() > 0.9999
     assert held.lost is None or int(held.lost) == 0
+
+
+def beside_boundaries(spec: AttentionSpec, heads: int, n: int, device: str) -> list[torch.Tensor]:
+    """Q, K and V ``[1,heads,n,128]`` in FP32, of blocks beside boundaries of scale rules and ties, with signs.
+
+    Blocks lie along channels, and along tokens in V. They are repeated, in another order in every head.
+    """
+    block = 16 if spec.q is not None and spec.q.format == "nvfp4" else 32
+    blocks = adversarial(block, -6, 6).to(device)
+    g = torch.Generator(device).manual_seed(n)
+    found = []
+    for along_tokens in (False, False, True):
+        pick = torch.randint(0, len(blocks), (heads * n * 128 // block,), generator=g, device=device)
+        x = blocks[pick].flatten()
+        x = x * (1 - 2 * torch.randint(0, 2, x.shape, generator=g, device=device))
+        found.append(x.view(1, heads, 128, n).mT if along_tokens else x.view(1, heads, n, 128))
+    return found
+
+
+def assert_to_the_bit(name: str, heads: int, n: int, device: str) -> None:
+    """Without what makes sums, whose roundings may differ: quantisers alone."""
+    spec = replace(METHODS[name].spec, qk=(), v_smooth=None)
+    tensors = beside_boundaries(spec, heads, n, device)
+    check(hold(*tensors, spec, "float32"), prepare(*tensors, spec), spec)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fp16"])
+def test_operands_beside_boundaries_are_quantised_to_the_bit(name: str) -> None:
+    assert_to_the_bit(name, 1, 256, DEVICE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fp16"])
+def test_a_hundred_million_elements_beside_boundaries_are_quantised_to_the_bit(name: str) -> None:
+    assert_to_the_bit(name, 4, 65_792, "cuda")  # 4 heads of 65,792 × 128 elements, three times
