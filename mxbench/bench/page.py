@@ -64,7 +64,7 @@ def _grid(found: ShapeResult) -> Grid:
         line += [_spread(row.prepass), _spread(row.kernel), _call(row, footnotes)]
         line.append(Text(_significant(row.tflops)))
         line += [_spread(row.ratio_kernel, 2), _spread(row.ratio_call, 2)] if base else []
-        line += [_floor(row, footnotes)] if floors else []
+        line += [Text(f"{row.floor:.2f}" if row.floor is not None else DASH)] if floors else []
         line += [_spread(row.ratio_cudnn, 2)] if cudnn else []
         line += [Text(_percent(row.prepass_share)), Text(_percent(row.prepass_of_copy))]
         line += [Text(_error(row.error)), Text(_error(row.allowed)), Text(_error(row.own_error))]
@@ -78,13 +78,6 @@ def _call(row: Row, footnotes: Footnotes) -> Text:
     if row.status == "measured":
         return _spread(row.call)
     return Text("RED" if row.status == "red" else row.status, marks=(footnotes.mark(row.reason),))
-
-
-def _floor(row: Row, footnotes: Footnotes) -> Text:
-    if row.floor is None:
-        return Text(DASH)
-    short = row.ratio_kernel is not None and row.ratio_kernel.median < row.floor
-    return Text(f"{row.floor:.2f}", marks=(footnotes.mark("The kernel is below its floor."),) if short else ())
 
 
 def _spread(spread: Spread | None, digits: int | None = None) -> Text:
@@ -144,6 +137,13 @@ def _particular(found: ShapeResult) -> list[str]:
             "Floor: the kernel's ratio under which the work on it is not done. Of pre-passes it is "
             f"{100 * share:.0f}% of the call and {100 * copy:.0f}% of a copy's bandwidth."
         )
+        short = [
+            f"{row.method}, {row.impl}"
+            for row in found.rows
+            if row.floor is not None and row.ratio_kernel is not None and row.ratio_kernel.median < row.floor
+        ]
+        if short:
+            notes.append(f"Below the floor of their kernels: {'; '.join(short)}.")
     return notes
 
 

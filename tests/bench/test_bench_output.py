@@ -71,10 +71,10 @@ def test_the_page_says_what_each_row_is():
     flat = " ".join(text.split())
     assert "Wan2.2, 1×40×75600×128" in text
     assert "× FlashAttention-4" in text
-    for word in ("1.46", "0.60", "145.5", "4.0.0b36", "RED ¹", "unsupported ³"):
+    for word in ("1.46", "0.60", "145.5", "4.0.0b36", "RED ¹", "unsupported ²"):
         assert word in text
     assert "¹ it is far off" in text
-    assert "³ no such path" in text
+    assert "² no such path" in text
     assert "FP4 emulated: 4-bit values are held in a wider type" in flat
     assert "says nothing of the speed of FP4 hardware" in flat
     assert "Compared: 1792 query rows of 4 heads" in flat
