@@ -12,7 +12,7 @@ import mxbench
 ROOT = Path(mxbench.__file__).parent
 
 # What each room may import, besides itself. errors < formats < attention < kernels < dispatch < policy < models < runs
-# < analysis, report < bench < cli; errors < video < metrics; errors < stats.
+# < analysis, report < bench < cli; errors < video, vbench < metrics; errors < stats.
 BELOW = {
     "errors": set(),
     "formats": {"errors"},
@@ -21,7 +21,8 @@ BELOW = {
     "dispatch": {"errors", "formats", "attention", "kernels"},
     "policy": {"errors", "formats", "attention", "kernels", "dispatch"},
     "video": {"errors"},
-    "metrics": {"errors", "video"},
+    "vbench": {"errors"},
+    "metrics": {"errors", "video", "vbench"},
     "stats": {"errors"},
     "models": {"errors", "formats", "attention", "kernels", "dispatch", "policy", "video"},
 }

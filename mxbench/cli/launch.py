@@ -9,13 +9,16 @@ import click
 from rich.console import Console
 
 from mxbench.cli.main import PROCESS_START
+from mxbench.cli.options import vbench_choice
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
 from mxbench.report.load import write_reports
 from mxbench.runs.files import DiskFull
-from mxbench.runs.plan import expand
+from mxbench.runs.plan import Plan, expand
 from mxbench.runs.recipe import parse
-from mxbench.runs.runner import run
+from mxbench.runs.runner import Failure, Outcome, run
 from mxbench.runs.store import Store
+from mxbench.runs.vbench_scores import Setup, dimensions_of, prepare, score_cells
+from mxbench.vbench.worker import Answer
 
 __all__ = ["launch"]
 
@@ -45,6 +48,8 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if options["dry_run"]:
         show_grid(plan, Store(out) if (out / "plans").is_dir() else None, Console(), out)
         return 0
+    wanted = dimensions_of(plan.recipe.metrics)
+    setup = prepare(wanted, vbench_choice(options)) if wanted else None
     store = Store(out, create=True)
     store.put_plan(name, plan.to_dict())
     if options["quiet"]:
@@ -54,6 +59,8 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
         observer = Live(console, plan, store) if console.is_terminal else Lines(console, plan, store)
         with observer:
             outcome = run(plan, store, observer, process_start=PROCESS_START)
+    if setup is not None and outcome.stopped is None:
+        _vbench(plan, store, setup, outcome, None if options["quiet"] else console)
     try:
         paths = write_reports(store, name, Console(), brief=True)
     except DiskFull as error:
@@ -78,3 +85,21 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if outcome.stopped is not None:
         click.echo(f"mxbench: {outcome.stopped}", err=True)
     return 1 if outcome.failed or outcome.stopped or unsupported else 0
+
+
+def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: Console | None) -> None:
+    """Score what was rendered, with a line an answer."""
+
+    def tell(number: int, count: int, answer: Answer) -> None:
+        if console is not None:
+            said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
+            console.print(f"[{number}/{count}] {answer.task.dimension}  {said}", highlight=False, markup=False)
+
+    try:
+        answers = score_cells(plan, store, setup, tell)
+    except DiskFull as error:
+        outcome.stopped = str(error)
+        return
+    for answer in answers:
+        if answer.value is None:
+            outcome.failed.append(Failure(answer.task.dimension, answer.task.key, f"unscored: {answer.reason}"))

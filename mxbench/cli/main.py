@@ -26,6 +26,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("mxbench.cli.analyze", "Study a model's attention, a method's error on tensors, or the theory."),
     "list": ("mxbench.cli.list", "List models, methods, metrics, recipes or fields."),
     "show": ("mxbench.cli.show", "Show the full expansion of a method, a recipe or a cell."),
+    "vbench": ("mxbench.cli.vbench", "Set up VBench, and see whether it works."),
     "doctor": ("mxbench.cli.doctor", "Say what this machine can run, and what to install for the rest."),
 }
 

@@ -58,6 +58,17 @@ _WEIGHTS_OPTIONS = [
     ),
 ]
 
+_VBENCH_OPTIONS = [
+    click.option("--vbench-python", metavar="FILE", help="Interpreter that holds vbench (default: what setup made)."),
+    click.option("--vbench-device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda or cuda:N."),
+    click.option("--vbench-workers", type=int, default=1, show_default=True, metavar="N", help="VBench processes."),
+    click.option(
+        "--vbench-limit", type=float, default=1800.0, show_default=True, metavar="SECONDS",
+        help="The most that one video may take in one dimension.",
+    ),
+    click.option("--allow-unscored", is_flag=True, help="Go on where VBench lacks something; it is left unscored."),
+]  # fmt: skip
+
 _RUN_OPTIONS = [
     click.option("-r", "--recipe", "recipe_file", metavar="FILE", help="A YAML file, or a name in recipes/."),
     click.option("-m", "--model", metavar="NAME", shell_complete=_complete(_models), help="Video model."),
@@ -86,6 +97,7 @@ _RUN_OPTIONS = [
         "-o", "--out", metavar="DIR",
         help="Results folder (default: in results/, after the recipe or the model; random weights have their own).",
     ),
+    *_VBENCH_OPTIONS,
     click.option("--dry-run", is_flag=True, help="Print the grid and what it takes, and stop."),
     click.option("-q", "--quiet", is_flag=True, help="No progress, only the table."),
 ]  # fmt: skip
@@ -96,6 +108,31 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_RUN_OPTIONS):
         function = option(function)
     return function
+
+
+def vbench_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How VBench runs."""
+    for option in reversed(_VBENCH_OPTIONS):
+        function = option(function)
+    return function
+
+
+def vbench_choice(options: dict[str, Any]) -> Any:
+    """A ``Choice`` of the options of ``vbench_options``.
+
+    Raises:
+        UserError: no workers, or no time.
+    """
+    from mxbench.runs.vbench_scores import Choice
+
+    if options["vbench_workers"] < 1:
+        raise UserError(f"--vbench-workers {options['vbench_workers']} scores nothing", "give 1 or more")
+    if not options["vbench_limit"] > 0:
+        raise UserError(f"--vbench-limit {options['vbench_limit']:g} leaves no time", "give seconds above 0")
+    return Choice(
+        options["vbench_python"], options["vbench_device"], options["vbench_workers"], options["vbench_limit"],
+        options["allow_unscored"],
+    )  # fmt: skip
 
 
 def weights_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ A new metric is one function and one entry here. Importing this loads NumPy at m
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from mxbench.errors import unknown_name
 from mxbench.metrics import fidelity, structure, temporal, vbench, vmaf
@@ -42,17 +43,23 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
            f"(255 - MAE of successive frames) / 255 after {_VBENCH}, without its filter for static clips.",
            temporal.temporal_flickering, always),
     Metric("subject_consistency", 1, "Subject", 4, True, False,
-           f"Cosine of DINO features between frames, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"Cosine of DINO features between frames, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "subject_consistency"), worker=True),
     Metric("background_consistency", 1, "Background", 4, True, False,
-           f"Cosine of CLIP features between frames, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"Cosine of CLIP features between frames, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "background_consistency"), worker=True),
     Metric("imaging_quality", 1, "Imaging", 4, True, False,
-           f"MUSIQ score of frames, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"MUSIQ score of frames, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "imaging_quality"), worker=True),
     Metric("aesthetic_quality", 1, "Aesthetic", 4, True, False,
-           f"LAION aesthetic predictor on frames, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"LAION aesthetic predictor on frames, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "aesthetic_quality"), worker=True),
     Metric("motion_smoothness", 1, "Motion", 4, True, False,
-           f"Error of frames interpolated by AMT, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"Error of frames interpolated by AMT, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "motion_smoothness"), worker=True),
     Metric("dynamic_degree", 1, "Dynamic", 4, None, False,
-           f"Whether RAFT sees large optical flow, {_VBENCH}.", vbench.not_scored, vbench.missing),
+           f"Whether RAFT sees large optical flow, {_VBENCH}.", vbench.not_here,
+           partial(vbench.missing, "dynamic_degree"), worker=True),
 )}
 # fmt: on
 

@@ -75,6 +75,7 @@ class Metric:
         source: the definition or citation, in one sentence.
         function: clip and reference (None where none is needed) to a score. The pair matches already.
         missing: why this machine cannot compute it, or None.
+        worker: whether VBench's worker scores it, and not ``function``.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Metric:
     source: str
     function: Callable[[Clip, Clip | None], Score]
     missing: Callable[[], str | None]
+    worker: bool = False
 
 
 def always() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from mxbench.video import find_clips, read_clip
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "alone", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ class Comparison:
 
     def mean(self, name: str) -> float | None:
         """Mean of a metric over the clips that have it."""
-        values = [v for each in self.scores.values() if (v := each[name].value) is not None]
-        return sum(values) / len(values) if values else None
+        found = (each[name].value for each in self.scores.values() if name in each)
+        values = [value for value in found if value is not None]
+        return math.fsum(values) / len(values) if values else None
 
     def _mean_text(self, name: str) -> str:
-        mean, n = self.mean(name), sum(each[name].value is not None for each in self.scores.values())
+        each_one = [each[name] for each in self.scores.values() if name in each]
+        mean, n = self.mean(name), sum(one.value is not None for one in each_one)
         if mean is None:
             return "–"
         return f"{mean:.{METRICS[name].digits}f}" + (f" (n={n})" if n < len(self.scores) else "")
@@ -65,6 +68,9 @@ class Comparison:
         for clip, each in self.scores.items():
             cells = []
             for name in self.metrics:
+                if name not in each:
+                    cells.append("–")
+                    continue
                 value, digits = each[name].value, METRICS[name].digits
                 cells.append("unscored" if value is None else f"{value:.{digits}f}")
                 if value is None:
@@ -81,6 +87,23 @@ class Comparison:
             console.print(f"{clip}: {note}", highlight=False, markup=False, soft_wrap=True)
         for clip, problem in self.problems.items():
             console.print(f"{clip}: not compared: {problem}", highlight=False, markup=False, soft_wrap=True)
+
+
+def alone(videos: str) -> tuple[Comparison, dict[str, Path]]:
+    """Videos without references: an empty comparison, and the files by name.
+
+    Raises:
+        UserError: a path that does not exist, or a folder without videos.
+    """
+    path = Path(videos)
+    if not path.exists():
+        raise UserError(f"there is no video or folder {path}", "check the path")
+    found = find_clips(path) if path.is_dir() else {path.name: path}
+    if not found:
+        raise UserError(f"there are no videos in {path}", "name a folder that has some")
+    result = Comparison(())
+    result.scores.update({name: {} for name in found})
+    return result, found
 
 
 def compare(videos: str, reference: str, metrics: list[str], *, align: bool = False) -> Comparison:

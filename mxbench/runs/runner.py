@@ -217,6 +217,8 @@ class _Worker:
 
     def _wanted(self, unit: Unit, name: str) -> bool:
         known = METRICS[name]
+        if known.worker:
+            return False  # of all cells at once, when they are rendered: mxbench.runs.vbench_scores
         if known.needs_reference and unit.row.role == "reference":
             return False
         if known.needs_reference and not self._done(unit.reference.id):

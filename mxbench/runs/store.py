@@ -180,6 +180,10 @@ class Store:
         """The frames of a cell, exactly as rendered."""
         return read_lossless(self._cell(cell_id) / "frames.mkv")
 
+    def frames_file(self, cell_id: str) -> Path:
+        """The file that holds them, for programs that read it themselves."""
+        return self._cell(cell_id) / "frames.mkv"
+
     # Errors: not results, and tried again
 
     def put_error(self, cell_id: str, reason: str, trace: str) -> None:

@@ -1,0 +1,1 @@
+"""What runs in the interpreter that holds vbench. Nothing of mxbench is imported here."""

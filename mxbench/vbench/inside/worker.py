@@ -1,0 +1,231 @@
+"""Scores videos with the vbench package: ``python worker.py JOB.json``, in whatever environment holds that package.
+
+Imports nothing of mxbench. Its answers are JSON lines on the standard output; what the packages print goes to the
+standard error. The job::
+
+    {"device": "cpu" | "cuda", "cache": FOLDER, "scratch": FOLDER, "version": "0.1.5",
+     "frames": {DIMENSION: LEAST}, "tasks": [[DIMENSION, KEY, PATH], ...]}
+
+The answers, in the order in which they come: ``ready`` with the environment; for every task ``begin``, then ``score``
+or ``failed``; ``end``. A task is one call of the package's ``evaluate`` on one video. Models stay loaded between calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("vbench", "torch", "torchvision", "numpy", "decord", "openai-clip", "pyiqa", "opencv-python")
+
+
+def _end_with_the_parent() -> None:
+    """The standard input closes when whoever asked is gone."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+class Closed(RuntimeError):
+    """The packages reached for the network."""
+
+
+def main(job: dict[str, Any], say: Callable[..., None]) -> None:
+    """Do a job.
+
+    Args:
+        job: see above.
+        say: takes the fields of an answer.
+    """
+    scratch = Path(job["scratch"])
+    os.environ["VBENCH_CACHE_DIR"] = job["cache"]
+    os.environ["TORCH_HOME"] = str(scratch / "torch")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    import shims
+
+    stood_in = shims.fit()
+    import torch
+
+    _close_the_network()
+    versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    versions["torchvision"] = stood_in["torchvision"]
+    versions["python"] = ".".join(map(str, sys.version_info[:3]))
+    from vbench import VBench
+
+    if versions.get("vbench") != job["version"]:
+        say("wrong", reason=f"vbench {versions.get('vbench')} is installed, and scores are those of {job['version']}")
+        return
+    device = job["device"]
+    if device == "cuda" and not torch.cuda.is_available():
+        say("wrong", reason="there is no CUDA device for the interpreter of vbench")
+        return
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    say("ready", versions=versions, device=name)
+    _keep_models(scratch, Path(job["cache"]))
+    out, staged = scratch / "out", scratch / "videos"
+    staged.mkdir(parents=True, exist_ok=True)
+    package = VBench(device, "", str(out))
+    before = None
+    for number, (dimension, key, path) in enumerate(job["tasks"]):
+        if dimension != before:  # whose models are others
+            before = dimension
+            _MODELS.clear()
+        say("begin", dimension=dimension, key=key)
+        begun = time.perf_counter()
+        try:
+            frames = _length(path, dimension, job["frames"][dimension])
+            value, total = _score(package, dimension, Path(path), staged / f"{number:05d}.mp4")
+        except Exception as error:  # noqa: BLE001 - one video must not cost the others
+            say("failed", dimension=dimension, key=key, reason=_reason(error))
+            continue
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+        say(
+            "score", dimension=dimension, key=key, value=value, total=total, frames=frames,
+            seconds=time.perf_counter() - begun, device_memory=peak,
+            memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )  # fmt: skip
+    say("end")
+
+
+class _Unfit(ValueError):
+    """A video that a dimension has no value for; says why in whole words."""
+
+
+def _length(video: str, dimension: str, least: int) -> int:
+    import decord
+
+    try:
+        frames = len(decord.VideoReader(video, num_threads=1))
+    except Exception as error:
+        raise _Unfit("it cannot be read as a video") from error
+    if frames < least:
+        raise _Unfit(f"it has {frames} frame{'s' * (frames != 1)}, and {dimension} compares at least {least}")
+    return frames
+
+
+def _score(package: Any, dimension: str, video: Path, link: Path) -> tuple[float, float]:
+    """The package's value of a video, and its total over that one video."""
+    import torch
+
+    link.unlink(missing_ok=True)
+    link.symlink_to(video.absolute())
+    name = link.stem
+    results = Path(package.output_path) / f"{name}_eval_results.json"
+    results.unlink(missing_ok=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        package.evaluate(
+            videos_path=str(link), name=name, dimension_list=[dimension], local=True, read_frame=False,
+            mode="custom_input",
+        )  # fmt: skip
+    total, each = json.loads(results.read_text())[dimension]
+    if not each:
+        raise _Unfit("the package could not read it")
+    value = float(each[0]["video_results"])
+    if not math.isfinite(value):
+        raise _Unfit(f"the package returned {value}")
+    return value, float(total)
+
+
+def _keep_models(scratch: Path, cache: Path) -> None:
+    """A model is loaded once, from the cache: the packages would load it anew for every call."""
+    import torch
+
+    checkpoints = scratch / "torch/hub/checkpoints"  # where DINO's code looks, whatever it is told
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    link = checkpoints / "dino_vitbase16_pretrain.pth"
+    link.unlink(missing_ok=True)
+    link.symlink_to((cache / "dino_model" / link.name).absolute())
+
+    load: Any = torch.load
+
+    def on_the_cpu(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{"map_location": "cpu", "weights_only": False} | kwargs)
+
+    torch.load = on_the_cpu
+    for module, name in _LOADERS:
+        _memoise(importlib.import_module(module), name)
+
+
+_LOADERS = (
+    ("torch.hub", "load"),
+    ("clip", "load"),
+    ("vbench.aesthetic_quality", "get_aesthetic_model"),
+    ("vbench.imaging_quality", "MUSIQ"),
+    ("vbench.motion_smoothness", "MotionSmoothness"),
+    ("vbench.dynamic_degree", "DynamicDegree"),
+)
+_MODELS: dict[str, Any] = {}
+
+
+def _memoise(module: Any, name: str) -> None:
+    make = getattr(module, name)
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        key = f"{module.__name__}.{name} {args!r} {sorted(kwargs.items())!r}"
+        if key not in _MODELS:
+            _MODELS[key] = make(*args, **kwargs)
+        return _MODELS[key]
+
+    setattr(module, name, kept)
+
+
+def _version(name: str) -> str | None:
+    for installed in (name, f"{name}-headless"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(installed)
+    return None
+
+
+def _close_the_network() -> None:
+    """The packages run wget and git, and download by themselves."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise Closed("a file is missing that the package would download")
+
+    socket.socket.connect = refuse  # type: ignore[method-assign]
+    socket.getaddrinfo = refuse
+    for name in ("run", "Popen", "call", "check_call", "check_output"):
+        setattr(subprocess, name, refuse)
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, _Unfit | Closed):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def _answers() -> Iterator[Callable[..., None]]:
+    """The standard output for answers alone: whatever else writes there writes to the standard error."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    with os.fdopen(kept, "w", buffering=1, encoding="utf-8") as out:
+
+        def say(kind: str, **fields: Any) -> None:
+            out.write(json.dumps({"kind": kind, **fields}, allow_nan=False) + "\n")
+
+        yield say
+
+
+if __name__ == "__main__":
+    with _answers() as answer:
+        try:
+            main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), answer)
+        except Exception as error:
+            answer("wrong", reason=_reason(error))
+            raise
