@@ -183,6 +183,7 @@ class _Line:
         self.process: subprocess.Popen[str] | None = None
         self.deaths = 0
         self.current: Task | None = None
+        self.reader: threading.Thread | None = None
 
     def run(self) -> None:
         try:
@@ -195,12 +196,25 @@ class _Line:
             self.error = error
         finally:
             self.kill()
+            self._close()
 
     def kill(self) -> None:
+        """End the worker, if there is one, and whatever it has started."""
         if (process := self.process) is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    def _close(self) -> None:
+        """After its end: the pipes."""
+        process, self.process = self.process, None
+        if process is not None:
+            if self.reader is not None:
+                self.reader.join()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
 
     def _worker(self, scratch: Path) -> None:
         """One worker, until it ends or dies."""
@@ -217,24 +231,28 @@ class _Line:
         if ":" in self.device:
             environment["CUDA_VISIBLE_DEVICES"] = self.device.split(":")[1]
         with (scratch / "said").open("w", encoding="utf-8", errors="replace") as said:
-            self.process = subprocess.Popen(
-                [self.python, "-u", str(_PROGRAM), str(scratch / "job.json")],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=environment, start_new_session=True,
-                text=True, encoding="utf-8", errors="replace",
-            )  # fmt: skip
+            try:
+                self.process = subprocess.Popen(
+                    [self.python, "-u", str(_PROGRAM), str(scratch / "job.json")],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=environment,
+                    start_new_session=True, text=True, encoding="utf-8", errors="replace",
+                )  # fmt: skip
+            except OSError as error:
+                raise _unusable(self.python, f"it cannot be started ({error.strerror})") from error
         self.current = None
         ready = ended = False
         try:
-            for answer in _answers(self.process, lambda: self.limit_s if self.current else _START_S):
+            for answer in self._answers(self.process):
                 kind = answer["kind"]
                 if kind == "ready":
                     ready = True
                     self.environment = Environment(answer["versions"], answer["device"])
                 elif kind == "begin":
-                    current = next(t for t in self.left if (t.dimension, t.key) == (answer["dimension"], answer["key"]))
-                elif kind in ("score", "failed") and current is not None:
-                    self._done(current, answer)
-                    current = None
+                    asked = (answer["dimension"], answer["key"])
+                    self.current = next(task for task in self.left if (task.dimension, task.key) == asked)
+                elif kind in ("score", "failed") and self.current is not None:
+                    self._done(self.current, answer)
+                    self.current = None
                 elif kind == "wrong":
                     raise _unusable(self.python, answer["reason"])
                 elif kind == "end":
@@ -245,11 +263,41 @@ class _Line:
             death = str(error)
         finally:
             self.kill()
+            self._close()
         if death is None or self.stop.is_set():
             return
         if not ready:
             raise _unusable(self.python, death)
         self._died(self.current, death)
+
+    def _answers(self, process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+        """A worker's lines as they come, until it ends.
+
+        Raises:
+            TimeoutError: none came within the limit.
+        """
+        lines: queue.Queue[str | None] = queue.Queue()
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.put(line)
+            lines.put(None)
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+        while True:
+            seconds = self.limit_s if self.current else _START_S
+            try:
+                line = lines.get(timeout=seconds)
+            except queue.Empty:
+                raise TimeoutError(f"the worker of VBench gave no answer in {seconds:g} s and was stopped") from None
+            if line is None:
+                return
+            with contextlib.suppress(ValueError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and "kind" in answer:
+                    yield answer
 
     def _done(self, task: Task, answer: dict[str, Any]) -> None:
         self.left.remove(task)
@@ -272,35 +320,6 @@ class _Line:
         for each in gone:
             self.left.remove(each)
             self.answered(Answer(each, None, reason=death))
-
-
-def _answers(process: subprocess.Popen[str], limit: Callable[[], float]) -> Iterator[dict[str, Any]]:
-    """A worker's lines as they come, until it ends.
-
-    Raises:
-        TimeoutError: none came within the limit.
-    """
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        seconds = limit()
-        try:
-            line = lines.get(timeout=seconds)
-        except queue.Empty:
-            raise TimeoutError(f"the worker of VBench gave no answer in {seconds:g} s and was stopped") from None
-        if line is None:
-            return
-        with contextlib.suppress(ValueError):
-            answer = json.loads(line)
-            if isinstance(answer, dict) and "kind" in answer:
-                yield answer
 
 
 def _death(process: subprocess.Popen[str], said: Path) -> str:

@@ -118,14 +118,12 @@ def _length(video: str, dimension: str, least: int) -> int:
 
 def _score(package: Any, dimension: str, video: Path, link: Path) -> tuple[float, float]:
     """The package's value of a video, and its total over that one video."""
-    import torch
-
     link.unlink(missing_ok=True)
     link.symlink_to(video.absolute())
     name = link.stem
     results = Path(package.output_path) / f"{name}_eval_results.json"
     results.unlink(missing_ok=True)
-    with torch.no_grad(), warnings.catch_warnings():
+    with warnings.catch_warnings():  # gradients as the package has them: without, torch takes other kernels
         warnings.simplefilter("ignore")
         package.evaluate(
             videos_path=str(link), name=name, dimension_list=[dimension], local=True, read_frame=False,

@@ -1,0 +1,138 @@
+"""What is missing is said before anything starts; files are brought, and checked before they count."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from mxbench.errors import UserError
+from mxbench.vbench import home, weights
+from mxbench.vbench.dimensions import DIMENSIONS, File
+from mxbench.vbench.preflight import lacking, reason, refusal
+from mxbench.vbench.weights import bring
+
+
+def fill(folder, dimensions=DIMENSIONS):
+    for name in dimensions:
+        for file in DIMENSIONS[name].files:
+            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.path).write_bytes(b"x")
+
+
+def test_the_files_of_a_dimension_are_named_with_place_size_and_source(tmp_path):
+    missing = lacking(["imaging_quality", "temporal_flickering"], tmp_path)
+    assert list(missing) == ["imaging_quality"]
+    said = str(refusal(missing, tmp_path))
+    path = tmp_path / "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth"
+    for word in (str(path), "109 MB", "https://github.com/chaofengc", "--allow-unscored", "mxbench vbench setup"):
+        assert word in said
+    assert len(said.splitlines()) == 1
+    assert reason("imaging_quality", tmp_path) == f"VBench lacks {path} (109 MB): `mxbench vbench setup`"
+    fill(tmp_path)
+    assert lacking(DIMENSIONS, tmp_path) == {}
+    path.write_bytes(b"")  # as a download that broke off leaves it
+    assert list(lacking(DIMENSIONS, tmp_path)) == ["imaging_quality"]
+    with pytest.raises(UserError, match="did you mean imaging_quality"):
+        lacking(["imaging"], tmp_path)
+
+
+def served(monkeypatch, tmp_path, content, **fields):
+    """A dimension of one file, which a local file stands for the source of."""
+    source = tmp_path / "source"
+    source.write_bytes(content)
+    file = File("some/file.pth", 10, source.as_uri(), "MIT", **fields)
+    monkeypatch.setitem(DIMENSIONS, "aesthetic_quality", replace(DIMENSIONS["aesthetic_quality"], files=(file,)))
+    return file
+
+
+def test_files_are_fetched_verified_and_left_where_they_are(monkeypatch, tmp_path):
+    digest = hashlib.sha256(b"weights").hexdigest()
+    served(monkeypatch, tmp_path, b"weights", sha256=digest)
+    cache = tmp_path / "cache"
+    assert [one.how for one in bring(["aesthetic_quality"], cache)] == ["fetched"]
+    assert (cache / "some/file.pth").read_bytes() == b"weights"
+    assert [one.how for one in bring(["aesthetic_quality"], cache)] == ["there"]
+    (cache / "some/file.pth").write_bytes(b"others")
+    (found,) = bring(["aesthetic_quality"], cache)
+    assert found.how is None
+    assert "delete it" in found.reason
+
+
+def test_what_is_not_what_its_authors_published_does_not_count(monkeypatch, tmp_path):
+    served(monkeypatch, tmp_path, b"weights", sha256="0" * 64)
+    (found,) = bring(["aesthetic_quality"], tmp_path / "cache")
+    assert found.how is None
+    assert "SHA-256" in found.reason
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_a_member_of_an_archive(monkeypatch, tmp_path):
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("models/inside.pth", b"inside")
+    served(monkeypatch, tmp_path, (tmp_path / "archive").read_bytes(), member="models/inside.pth")
+    assert [one.how for one in bring(["aesthetic_quality"], tmp_path / "cache")] == ["fetched"]
+    assert (tmp_path / "cache/some/file.pth").read_bytes() == b"inside"
+    served(monkeypatch, tmp_path, b"no archive", member="models/inside.pth")
+    (found,) = bring(["aesthetic_quality"], tmp_path / "other")
+    assert "could not be fetched" in found.reason
+
+
+@pytest.mark.parametrize("name", ["some/file.pth", "file.pth"])
+def test_files_brought_by_hand(monkeypatch, tmp_path, name):
+    served(monkeypatch, tmp_path, b"weights")
+    by_hand = tmp_path / "usb"
+    (by_hand / name).parent.mkdir(parents=True)
+    assert "it is not in" in bring(["aesthetic_quality"], tmp_path / "cache", by_hand)[0].reason
+    (by_hand / name).write_bytes(b"brought")
+    assert [one.how for one in bring(["aesthetic_quality"], tmp_path / "cache", by_hand)] == ["copied"]
+    assert (tmp_path / "cache/some/file.pth").read_bytes() == b"brought"
+
+
+def test_no_network_is_said_of_each_file(monkeypatch, tmp_path):
+    file = served(monkeypatch, tmp_path, b"weights")
+    gone = replace(file, source="http://127.0.0.1:9/file.pth")
+    monkeypatch.setitem(DIMENSIONS, "aesthetic_quality", replace(DIMENSIONS["aesthetic_quality"], files=(gone,)))
+    (found,) = bring(["aesthetic_quality"], tmp_path / "cache")
+    assert "could not be fetched" in found.reason
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
+    served(monkeypatch, tmp_path, b"weights")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match="VBENCH_CACHE_DIR"):
+        bring(["aesthetic_quality"], tmp_path / "cache")
+
+
+def test_a_full_disk_leaves_nothing_half_written(monkeypatch, tmp_path):
+    served(monkeypatch, tmp_path, b"weights")
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(weights.shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        bring(["aesthetic_quality"], tmp_path / "cache")
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_the_interpreter_is_the_one_named_then_the_environment_s_then_the_one_set_up(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv(home.PYTHON_VARIABLE, raising=False)
+    assert home.interpreter() == sys.executable
+    made = tmp_path / "made"
+    made.write_text("#!/bin/sh\n")
+    made.chmod(0o755)
+    home.remember(made)
+    assert home.interpreter() == str(made)
+    monkeypatch.setenv(home.PYTHON_VARIABLE, sys.executable)
+    assert home.interpreter() == sys.executable
+    assert home.interpreter(str(made)) == str(made)
+    with pytest.raises(UserError, match="there is no interpreter /no/such"):
+        home.interpreter("/no/such")
+    made.unlink()
+    monkeypatch.delenv(home.PYTHON_VARIABLE)
+    assert home.interpreter() == sys.executable  # an environment that was deleted

@@ -1,0 +1,116 @@
+"""The real package, offline, on small random weights: every dimension, runs and files; the same as a call of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mxbench.vbench.aggregate import package_total
+from mxbench.vbench.dimensions import DIMENSIONS
+from mxbench.vbench.worker import Task, score
+
+FAST = [name for name in DIMENSIONS if name != "imaging_quality"]
+INSIDE = Path(__file__).parents[2] / "mxbench/vbench/inside"
+
+
+@pytest.fixture
+def at_home(weights, monkeypatch, tmp_path):
+    monkeypatch.setenv("VBENCH_CACHE_DIR", str(weights))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("MXBENCH_VBENCH_PYTHON", raising=False)
+
+
+def answers(weights, clips, dimensions, workers=1):
+    videos = sorted(clips.iterdir())
+    tasks = [Task(name, video.name, video) for name in dimensions for video in videos]
+    return score(tasks, python=sys.executable, folder=weights, workers=workers).answers
+
+
+DIRECT = """
+import json, sys
+sys.path.insert(0, {inside!r})
+import shims, os
+shims.fit()
+import torch
+load = torch.load
+torch.load = lambda *a, **k: load(*a, **({{"map_location": "cpu", "weights_only": False}} | k))
+from vbench import VBench
+package = VBench("cpu", "", {out!r})
+for name in {names!r}:
+    package.evaluate(videos_path={videos!r}, name=name, dimension_list=[name], local=True, mode="custom_input")
+"""
+
+
+def direct(weights, folder, out, names):
+    """The package called over a folder, as its documentation says; its files of results."""
+    home = out / "torch"
+    (home / "hub/checkpoints").mkdir(parents=True)
+    shutil.copy(weights / "dino_model/dino_vitbase16_pretrain.pth", home / "hub/checkpoints")
+    code = DIRECT.format(inside=str(INSIDE), out=str(out), names=names, videos=str(folder))
+    env = {"VBENCH_CACHE_DIR": str(weights), "TORCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(out)}
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env)
+    return {name: json.loads((out / f"{name}_eval_results.json").read_text())[name] for name in names}
+
+
+def test_every_dimension_scores_good_clips_and_names_the_others(weights, clips):
+    found = {(one.task.dimension, one.task.key): one for one in answers(weights, clips, FAST)}
+    for name in FAST:
+        assert found[name, "lossless.mkv"].value is not None
+        assert found[name, 'it\'s "lossy" .. é.MP4'].value is not None
+        assert found[name, "broken.mp4"].reason == "it cannot be read as a video"
+        alone = found[name, "one.mp4"]
+        assert (alone.value is None) == (DIMENSIONS[name].frames > 1)
+        assert alone.value is not None or "1 frame" in alone.reason
+
+
+@pytest.mark.slow
+def test_imaging_on_two_frames(weights, tmp_path):
+    import numpy as np
+
+    from mxbench.video import write_lossless
+
+    write_lossless(tmp_path / "two.mkv", np.random.default_rng(1).integers(0, 256, (2, 48, 64, 3), np.uint8), 8)
+    (one,) = score(
+        [Task("imaging_quality", "two", tmp_path / "two.mkv")], python=sys.executable, folder=weights
+    ).answers
+    assert one.value == one.raw / 100
+
+
+def test_scores_are_a_direct_call_s_to_the_bit_and_so_is_its_total(weights, clips, tmp_path):
+    folder = tmp_path / "staged"
+    folder.mkdir()
+    shutil.copy(clips / 'it\'s "lossy" .. é.MP4', folder / "0.mp4")
+    shutil.copy(clips / "lossless.mkv", folder / "1.mp4")
+    names = ["subject_consistency", "background_consistency", "aesthetic_quality", "motion_smoothness"]
+    theirs = direct(weights, folder, tmp_path / "out", names)
+    ours = answers(weights, folder, names)
+    for name in names:
+        total, each = theirs[name]
+        wanted = {Path(one["video_path"]).name: one["video_results"] for one in each}
+        mine = [one for one in ours if one.task.dimension == name]
+        assert {one.task.key: one.value for one in mine} == wanted
+
+        class Score:
+            def __init__(self, one):
+                self.value, self.details = one.value, {"frames": one.frames}
+
+        assert package_total(name, [Score(one) for one in mine]) == pytest.approx(total, rel=1e-12)
+
+
+def test_three_workers_score_as_one_does(weights, clips):
+    one, three = (answers(weights, clips, ["subject_consistency", "aesthetic_quality"], n) for n in (1, 3))
+    assert [(a.task, a.value, a.reason) for a in one] == [(a.task, a.value, a.reason) for a in three]
+
+
+def test_the_packages_reach_no_network(weights, clips, tmp_path):
+    cache = tmp_path / "cache"
+    shutil.copytree(weights, cache)
+    (cache / "aesthetic_model/emb_reader/sa_0_4_vit_l_14_linear.pth").unlink()
+    found = answers(cache, clips, ["aesthetic_quality"])
+    said = {one.task.key: one.reason for one in found}
+    assert "would download" in said["lossless.mkv"]
