@@ -17,8 +17,8 @@ BARE = (f"vbench=={VERSION}", "decord==0.6.0", "openai-clip==1.0.1", "pyiqa==0.1
 """Installed without what they ask for: their pins contradict diffusers', and one another's."""
 
 ORDINARY = (
-    "easydict>=1.13", "ftfy>=6.1", "omegaconf>=2.3", "opencv-python-headless>=4.8", "packaging", "pillow", "pyyaml",
-    "regex", "requests", "scikit-image>=0.22", "scipy", "tqdm",
+    "easydict>=1.13", "ftfy>=6.1", "huggingface-hub", "omegaconf>=2.3", "opencv-python-headless>=4.8", "packaging",
+    "pillow", "pyyaml", "regex", "requests", "scikit-image>=0.22", "scipy", "tqdm",
 )  # fmt: skip
 """What they really import, besides torch."""
 

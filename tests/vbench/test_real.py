@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def direct(weights, folder, out, names):
     (home / "hub/checkpoints").mkdir(parents=True)
     shutil.copy(weights / "dino_model/dino_vitbase16_pretrain.pth", home / "hub/checkpoints")
     code = DIRECT.format(inside=str(INSIDE), out=str(out), names=names, videos=str(folder))
-    env = {"VBENCH_CACHE_DIR": str(weights), "TORCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(out)}
+    env = os.environ | {"VBENCH_CACHE_DIR": str(weights), "TORCH_HOME": str(home)}  # threads too: they round otherwise
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env)
     return {name: json.loads((out / f"{name}_eval_results.json").read_text())[name] for name in names}
 
