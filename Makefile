@@ -12,6 +12,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/mxbench vbench setup --no-weights
 	touch $(READY)
 
 # Render and compare eight methods on the built-in model; resumes where it was stopped.

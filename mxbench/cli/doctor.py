@@ -131,8 +131,17 @@ def _impls() -> list[Check]:
         (
             "vbench",
             True if present else None,
-            "installed" if present else "not installed",
-            "" if present else "only for prompt lists in this version",
+            "installed" if present else "not installed here",
+            "`mxbench vbench check` says what works" if present else "`mxbench vbench setup`",
+        )
+    )
+    triton = importlib.util.find_spec("triton") is not None
+    found.append(
+        (
+            "triton",
+            True if triton else None,
+            version("triton") if triton else "not installed",
+            "" if triton else "for kernels on a GPU",
         )
     )
     return found

@@ -11,6 +11,7 @@ import pytest
 
 from mxbench.errors import UserError
 from mxbench.metrics import METRICS, Metric, Score, align, check_pair, metric, score
+from mxbench.vbench.dimensions import DIMENSIONS
 from mxbench.video import Clip
 
 VBENCH = {
@@ -49,11 +50,23 @@ def test_unknown_names_offer_the_nearest():
 
 
 @pytest.mark.parametrize("name", VBENCH)
-def test_vbench_is_known_and_honest(name):
+def test_vbench_is_known_and_honest(name, monkeypatch, tmp_path):
+    """A worker scores it, and whole runs at a time: here it has a reason and no number, set up or not."""
+    monkeypatch.setenv("VBENCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MXBENCH_VBENCH_PYTHON", sys.executable)
     assert metric(name).label == VBENCH[name]
-    assert metric(name).missing() == "VBench is not set up in this version"
+    assert metric(name).worker
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert metric(name).missing() == "VBench is not installed: `mxbench vbench setup`"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    assert metric(name).missing().startswith(f"VBench lacks {tmp_path}/")
     got = score([name], noise())[name]
-    assert (got.value, got.unscored) == (None, "VBench is not set up in this version")
+    assert (got.value, got.unscored) == (None, metric(name).missing())
+    for file in DIMENSIONS[name].files:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(b"x")
+    assert metric(name).missing() is None
+    assert "mxbench score --vbench" in score([name], noise())[name].unscored
 
 
 @pytest.mark.parametrize("name", METRICS)

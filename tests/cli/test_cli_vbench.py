@@ -1,0 +1,200 @@
+"""``mxbench vbench``, VBench's columns of a run, and ``mxbench score --vbench``; by workers that stand in."""
+
+import json
+import sys
+
+import pytest
+from cli_checks import clip, error, one_line
+
+from mxbench.vbench.dimensions import DIMENSIONS
+
+WORKER = """import json, sys
+job = json.load(open(sys.argv[-1]))
+def say(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
+say("ready", versions={"vbench": "0.1.5"}, device="cpu")
+for dimension, key, path in job["tasks"]:
+    say("begin", dimension=dimension, key=key)
+    open("ASKED", "a").write(f"{dimension} {key}\\n")
+    if "bad" in key:
+        say("failed", dimension=dimension, key=key, reason="it cannot be read as a video")
+        continue
+    value = 50.0 if dimension == "imaging_quality" else 0.5
+    cost = {"seconds": 0.5, "memory": 9, "device_memory": 0}
+    say("score", dimension=dimension, key=key, value=value, total=value, frames=5, **cost)
+say("end")
+"""
+
+
+@pytest.fixture
+def vbench(mxbench_cli, monkeypatch, tmp_path):
+    """An interpreter that stands in and an empty cache; returns the cache."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path / "worker.py"}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("MXBENCH_VBENCH_PYTHON", str(python))
+    monkeypatch.setenv("VBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "cache"
+
+
+def fill(cache, dimensions=DIMENSIONS):
+    for name in dimensions:
+        for file in DIMENSIONS[name].files:
+            (cache / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (cache / file.path).write_bytes(b"weights")
+
+
+def asked(tmp_path):
+    path = tmp_path / "ASKED"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+RUN = ("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-M", "psnr", "-M", "imaging_quality", "-M", "subject_consistency")
+
+
+def test_a_run_whose_columns_lack_weights_is_refused_before_it_renders(mxbench_cli, fake_model, vbench, tmp_path):
+    code, _, err = mxbench_cli(*RUN)
+    assert code == 2
+    one_line(code, err, "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth (109 MB, from https://", "--allow-unscored")
+    assert fake_model.rendered == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_cli, fake_model, vbench, tmp_path):
+    code, out, _ = mxbench_cli(*RUN, "--allow-unscored", "-q")
+    assert code == 0
+    assert "unscored: VBench lacks" in " ".join(out.split())
+    fill(vbench)
+    fake_model.rendered.clear()
+    code, out, _ = mxbench_cli(*RUN, "-q")
+    assert code == 0
+    assert fake_model.rendered == []
+    assert out.count("0.5000") == 6  # 50 of a hundred too
+    assert len(asked(tmp_path)) == 6
+    assert mxbench_cli(*RUN, "-q")[0] == 0
+    assert asked(tmp_path) == []  # kept
+
+
+def test_other_weights_are_other_scores(mxbench_cli, fake_model, vbench, tmp_path):
+    fill(vbench)
+    assert mxbench_cli(*RUN, "-q")[0] == 0
+    asked(tmp_path)
+    (vbench / "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth").write_bytes(b"others")
+    assert mxbench_cli(*RUN, "-q")[0] == 0
+    assert {line.split()[0] for line in asked(tmp_path)} == {"imaging_quality"}
+    runs = json.loads((tmp_path / "out/provenance.json").read_text())["runs"]
+    assert runs[-1]["vbench"]["versions"] == {"vbench": "0.1.5"}
+    assert len(runs[-1]["vbench"]["sha256"]["imaging_quality"]["pyiqa_model/musiq_spaq_ckpt-358bb6af.pth"]) == 64
+
+
+def test_a_package_that_does_not_start_is_refused_too(mxbench_cli, fake_model, vbench, tmp_path):
+    fill(vbench)
+    (tmp_path / "worker.py").write_text("raise ImportError('no vbench here')")
+    one_line(*error(mxbench_cli(*RUN)), "no vbench here", "--allow-unscored")
+    code, out, _ = mxbench_cli(*RUN, "-q", "--allow-unscored")
+    assert code == 0
+    assert "no vbench here" in " ".join(out.split())
+
+
+def test_a_full_disk_keeps_what_was_scored(mxbench_cli, fake_model, vbench, monkeypatch, tmp_path):
+    from mxbench.runs.files import DiskFull
+    from mxbench.runs.store import Store
+
+    fill(vbench)
+    put, calls = Store.put_score, []
+
+    def full(self, cell, metric, *rest):
+        calls.append(metric)
+        if calls.count("imaging_quality") == 2:
+            raise DiskFull(tmp_path)
+        put(self, cell, metric, *rest)
+
+    monkeypatch.setattr(Store, "put_score", full)
+    code, _, err = mxbench_cli(*RUN, "-q")
+    assert code == 1
+    assert "the disk is full" in err
+    monkeypatch.setattr(Store, "put_score", put)
+    asked(tmp_path)
+    assert mxbench_cli(*RUN, "-q")[0] == 0
+    assert len(asked(tmp_path)) == 1
+
+
+def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path):
+    fill(vbench)
+    for noise, name in enumerate(("a.mp4", "it's .. é.mkv", "bad.mp4")):
+        clip(tmp_path / "mine" / name, noise=40 * noise)
+    code, out, _ = mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert set(found["scores"]) == {"a", "it's .. é", "bad"}
+    assert {name: found["scores"]["a"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
+    assert "cannot be read" in found["scores"]["bad"]["imaging_quality"]["unscored"]
+    assert found["vbench"]["package_totals"]["imaging_quality"] == 0.5
+    assert len(asked(tmp_path)) == 21
+    code, out, _ = mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl", "--vbench-workers", 3)
+    assert len(asked(tmp_path)) == 7  # of the bad one
+    assert "unscored" in out
+    assert "the package's own total would be 0.5000" in out
+    (tmp_path / "kept.jsonl").write_text((tmp_path / "kept.jsonl").read_text()[:-40])  # a line that was torn
+    mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl")
+    assert len(asked(tmp_path)) == 8
+
+
+def test_references_and_vbench_stand_in_one_table(mxbench_cli, vbench, tmp_path):
+    fill(vbench)
+    clip(tmp_path / "mine/a.mp4", noise=9)
+    clip(tmp_path / "ref/a.mp4")
+    code, out, _ = mxbench_cli("score", "mine", "-R", "ref", "-M", "psnr", "--vbench", "-D", "dynamic_degree", "--json")
+    assert code == 0
+    assert list(json.loads(out)["scores"]["a"]) == ["psnr", "dynamic_degree"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("score", "a.mp4"), "--vbench, which needs none"),
+        (("score", "a.mp4", "-D", "dynamic_degree"), "pass --vbench too"),
+        (("score", "a.mp4", "--vbench", "-M", "psnr"), "need a reference"),
+        (("score", "a.mp4", "--vbench", "-D", "dynamic"), "did you mean dynamic_degree"),
+        (("score", "no.mp4", "--vbench"), "no video or folder"),
+        (("score", "a.mp4", "--vbench", "--vbench-workers", "0"), "scores nothing"),
+        (("score", "a.mp4", "--vbench", "--vbench-limit", "0"), "leaves no time"),
+        (("score", "a.mp4", "--vbench", "--vbench-python", "none"), "there is no interpreter none"),
+        (("vbench", "check", "--vbench-python", "none"), "there is no interpreter none"),
+        (("vbench", "setup", "--weights", "none"), "there is no folder none"),
+        (("vbench", "setup", "--weights", ".", "--no-weights"), "contradict"),
+        (("vbench", "setup", "-D", "dynamic"), "did you mean dynamic_degree"),
+    ],
+)
+def test_what_is_wrong_is_one_line(mxbench_cli, vbench, tmp_path, arguments, said):
+    fill(vbench)
+    clip(tmp_path / "a.mp4")
+    one_line(*error(mxbench_cli(*arguments)), said)
+
+
+def test_check_says_what_is_ready(mxbench_cli, vbench):
+    fill(vbench, ["imaging_quality"])
+    code, out, _ = mxbench_cli("vbench", "check")
+    assert code == 1
+    assert "imaging_quality: ready" in out
+    assert "aesthetic_quality: lacks clip_model/ViT-L-14.pt (932 MB, from https://" in out
+    fill(vbench)
+    code, out, _ = mxbench_cli("vbench", "check", "--json")
+    assert code == 0
+    assert json.loads(out)["dimensions"] == {name: [] for name in DIMENSIONS}
+
+
+def test_setup_takes_weights_from_a_folder_and_says_their_terms(mxbench_cli, vbench, monkeypatch, tmp_path):
+    monkeypatch.setattr("mxbench.vbench.install._pip", lambda *_arguments: None)
+    (tmp_path / "usb").mkdir()
+    (tmp_path / "usb/amt-s.pth").write_bytes(b"weights")
+    code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
+    assert code == 0
+    assert "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use) (no checksum is published)" in out
+    code, out, err = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "imaging_quality")
+    assert code == 1
+    assert "missing: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth" in out
+    assert "1 of 1 files are missing" in err
