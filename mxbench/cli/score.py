@@ -105,7 +105,11 @@ def _with_vbench(
     lacking(dimensions)  # names that do not exist
     setup = prepare(chosen, vbench_choice(options))
 
+    costs: list[dict[str, Any]] = []
+
     def tell(number: int, count: int, answer: Any) -> None:
+        cost = {name: getattr(answer, name) for name in ("seconds", "memory", "device_memory")}
+        costs.append({"video": answer.task.key, "dimension": answer.task.dimension, **cost})
         if not quiet:
             said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
             click.echo(f"[{number}/{count}] {answer.task.dimension}  {answer.task.key}  {said}", err=True)
@@ -116,4 +120,4 @@ def _with_vbench(
     whole = Comparison(names, scores, result.notes, result.problems)
     totals = {name: package_total(name, [found[video][name] for video in files]) for name in chosen}
     lost = any(score.value is None for each in found.values() for score in each.values())
-    return whole, {"vbench": {**setup.to_dict(), "package_totals": totals}, "lost": lost}
+    return whole, {"vbench": {**setup.to_dict(), "package_totals": totals, "costs": costs}, "lost": lost}

@@ -77,6 +77,7 @@ def _table_data(store: Store, plan: Mapping[str, Any]) -> TableData:
     if damaged:
         notes.append(f"Damaged FP16 renders: {damaged}. Run the recipe again.")
     notes += _calls(store, plan)
+    notes += _vbench(store, plan)
     return TableData(
         title=plan["title"],
         model=plan["model"],
@@ -140,6 +141,35 @@ def _calls(store: Store, plan: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"Attention calls of fast whose operands span more than E5M2 holds, computed by conformance: {counts}."
         )
+    return notes
+
+
+def _vbench(store: Store, plan: Mapping[str, Any]) -> list[str]:
+    """By which VBench, on what, with whose weights; and whether a column mixes them."""
+    setups, used = store.setups(), dict[str, dict[str, None]]()
+    for name in plan["metrics"]:
+        if METRICS[name].worker:
+            scores = (store.score(cell, name, METRICS[name].version, None) for _, _, _, cell in _cells(plan))
+            used[name] = dict.fromkeys(
+                str(s.details.get("setup")) for s in scores if s is not None and s.value is not None
+            )
+    known = [setups[one] for found in used.values() for one in found if one in setups]
+    notes = []
+    for said in dict.fromkeys(
+        f"VBench {each['versions'].get('vbench')} on {each['device']}, torch {each['versions'].get('torch')}, "
+        f"torchvision {each['versions'].get('torchvision')}: means over videos, which VBench's own totals are too "
+        "where clips have one length."
+        for each in known
+    ):
+        notes.append(said)
+    other = dict.fromkeys(path for each in known for path in each.get("unpublished", []))
+    if other:
+        notes.append(
+            f"VBench's weights are not the published ones: {', '.join(other)}. These scores are no VBench scores."
+        )
+    mixed = [METRICS[name].label for name, found in used.items() if len(found) > 1]
+    if mixed:
+        notes.append(f"Scores of several VBench setups stand in one column: {', '.join(mixed)}. Run the recipe again.")
     return notes
 
 

@@ -213,6 +213,17 @@ class Store:
         except (KeyError, TypeError, ValueError):
             return None  # not ours, or torn: scored again
 
+    def put_setup(self, name: str, setup: Mapping[str, Any]) -> None:
+        """Keep what scores of VBench depend on, under the name that their details give it."""
+        path = self.root / "vbench.json"
+        with locked(self.root / ".locks" / "vbench"):
+            self._scratch.write_json(path, {**self.setups(), name: dict(setup)})
+
+    def setups(self) -> dict[str, dict[str, Any]]:
+        """All of them, by name."""
+        known = read_json(self.root / "vbench.json")
+        return known if isinstance(known, dict) else {}
+
     # Plans and what people read
 
     def put_plan(self, name: str, plan: Mapping[str, Any]) -> None:

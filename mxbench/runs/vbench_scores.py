@@ -19,7 +19,7 @@ from mxbench.vbench import worker
 from mxbench.vbench.dimensions import DIMENSIONS
 from mxbench.vbench.home import cache, interpreter
 from mxbench.vbench.preflight import lacking, reason, refusal
-from mxbench.vbench.weights import fingerprint
+from mxbench.vbench.weights import fingerprint, unpublished
 from mxbench.vbench.worker import Answer, Environment, Task
 
 __all__ = ["Choice", "Setup", "dimensions_of", "of_answer", "prepare", "score_cells", "score_files"]
@@ -69,6 +69,13 @@ class Setup:
         assert self.environment is not None
         known = [self.environment.versions, self.environment.device, dict(self.files[dimension])]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
+
+    def of(self, dimension: str) -> dict[str, Any]:
+        """What ``id`` stands for."""
+        assert self.environment is not None
+        files = dict(self.files[dimension])
+        known = {"versions": self.environment.versions, "device": self.environment.device, "sha256": files}
+        return {**known, "unpublished": unpublished(dimension, files)}
 
     def to_dict(self) -> dict[str, Any]:
         """For provenance."""
@@ -151,6 +158,8 @@ def score_cells(
     ]
     if not tasks:
         return []
+    for name in dict.fromkeys(task.dimension for task in tasks):
+        store.put_setup(setup.id(name), setup.of(name))
     done: list[Answer] = []
     full: list[BaseException] = []
 

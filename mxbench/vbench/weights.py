@@ -17,7 +17,7 @@ from mxbench.errors import UserError
 from mxbench.vbench.dimensions import DIMENSIONS, File
 from mxbench.vbench.preflight import size_of
 
-__all__ = ["Brought", "bring", "fingerprint", "sha256_of", "wanted"]
+__all__ = ["Brought", "bring", "fingerprint", "sha256_of", "unpublished", "wanted"]
 
 _CHUNK = 1 << 20
 _ANSWER_S = 30.0
@@ -123,6 +123,12 @@ def fingerprint(dimension: str, folder: Path) -> dict[str, str]:
     """SHA-256 of each file that a dimension needs, by its path below the cache folder; of what is there."""
     files = (file for file in DIMENSIONS[dimension].files if (folder / file.path).is_file())
     return {file.path: sha256_of(folder / file.path) for file in files}
+
+
+def unpublished(dimension: str, digests: dict[str, str]) -> list[str]:
+    """The files of a dimension whose bytes are not those whose checksum their authors publish; of digests by path."""
+    files = DIMENSIONS[dimension].files
+    return [f.path for f in files if f.sha256 is not None and digests.get(f.path, f.sha256) != f.sha256]
 
 
 def wanted(file: File) -> str:

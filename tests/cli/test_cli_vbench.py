@@ -71,6 +71,11 @@ def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_
     fake_model.rendered.clear()
     code, out, _ = mxbench_cli(*RUN, "-q")
     assert code == 0
+    said = " ".join(out.split())
+    assert "VBench 0.1.5 on cpu" in said
+    assert (
+        "not the published ones: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth. These scores are no VBench scores." in said
+    )
     assert fake_model.rendered == []
     assert out.count("0.5000") == 6  # 50 of a hundred too
     assert len(asked(tmp_path)) == 6
@@ -133,6 +138,9 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     assert {name: found["scores"]["a"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
     assert "cannot be read" in found["scores"]["bad"]["imaging_quality"]["unscored"]
     assert found["vbench"]["package_totals"]["imaging_quality"] == 0.5
+    assert {"video": "a", "dimension": "imaging_quality", "seconds": 0.5, "memory": 9, "device_memory": 0} in found[
+        "vbench"
+    ]["costs"]
     assert len(asked(tmp_path)) == 21
     code, out, _ = mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl", "--vbench-workers", 3)
     assert len(asked(tmp_path)) == 7  # of the bad one
