@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
 from rich.console import Console
 
 from mxbench.cli.main import PROCESS_START
@@ -90,11 +92,17 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
 def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: Console | None) -> None:
     """Score what was rendered, with a line an answer."""
 
+    names = {unit.cell.id: f"{unit.row.key}, {unit.said}" for unit in plan.units()}
+
     def tell(number: int, count: int, answer: Answer) -> None:
         if console is not None:
             said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
-            console.print(f"[{number}/{count}] {answer.task.dimension}  {said}", highlight=False, markup=False)
+            line = f"[{number}/{count}] {answer.task.dimension}  {said}  {names[answer.task.key]}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    gc.collect()  # the model has gone, and its memory with it
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     try:
         answers = score_cells(plan, store, setup, tell)
     except DiskFull as error:
@@ -102,4 +110,4 @@ def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: C
         return
     for answer in answers:
         if answer.value is None:
-            outcome.failed.append(Failure(answer.task.dimension, answer.task.key, f"unscored: {answer.reason}"))
+            outcome.failed.append(Failure(answer.task.dimension, names[answer.task.key], f"unscored: {answer.reason}"))
