@@ -91,7 +91,6 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
 
 def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: Console | None) -> None:
     """Score what was rendered, with a line an answer."""
-
     names = {unit.cell.id: f"{unit.row.key}, {unit.said}" for unit in plan.units()}
 
     def tell(number: int, count: int, answer: Answer) -> None:
