@@ -240,19 +240,22 @@ def score_files(
         found[task.key][task.dimension] = score
         if kept is not None and score.value is not None:
             line = {"video": digests[task.key], "dimension": task.dimension, **score.to_json()}
-            with kept.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(line) + "\n")
+            try:
+                with kept.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(line) + "\n")
+            except OSError as error:
+                raise UserError(
+                    f"{kept} cannot be written: {error.strerror}",
+                    "name another file with --keep; it holds what came before",
+                ) from error
         tell(done, len(tasks), answer)
 
     if tasks:
         choice = setup.choice
-        try:
-            worker.score(
-                tasks, python=setup.python, folder=setup.folder, device=choice.device, workers=choice.workers,
-                limit_s=choice.limit_s, tell=keep,
-            )  # fmt: skip
-        except OSError as error:
-            raise UserError(f"{kept} cannot be written: {error.strerror}", "name another file with --keep") from error
+        worker.score(
+            tasks, python=setup.python, folder=setup.folder, device=choice.device, workers=choice.workers,
+            limit_s=choice.limit_s, tell=keep,
+        )  # fmt: skip
     return found
 
 

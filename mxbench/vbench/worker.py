@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -162,6 +163,25 @@ def score(
     return Outcome([found[task.dimension, task.key] for task in tasks], environment)
 
 
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for one worker.
+
+    Raises:
+        UserError: there is no room for it.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="mxbench-vbench-") as scratch:
+            yield Path(scratch)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        raise UserError(
+            f"{tempfile.gettempdir()} cannot hold VBench's working files: {error.strerror}",
+            "free space there, or set TMPDIR; what was scored is kept",
+        ) from error
+
+
 class _Line:
     """Tasks that one worker does after another, and the workers after it if it dies."""
 
@@ -189,8 +209,8 @@ class _Line:
         try:
             again = True
             while again and not self.stop.is_set():
-                with tempfile.TemporaryDirectory(prefix="mxbench-vbench-") as scratch:
-                    self._worker(Path(scratch))
+                with _scratch() as scratch:
+                    self._worker(scratch)
                 again = bool(self.left)
         except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
             self.error = error

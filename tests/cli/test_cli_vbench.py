@@ -151,6 +151,15 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     assert len(asked(tmp_path)) == 8
 
 
+def test_a_file_of_kept_scores_that_cannot_be_written_is_one_line(mxbench_cli, vbench, tmp_path):
+    fill(vbench)
+    clip(tmp_path / "a.mp4")
+    for name in ("no/folder.jsonl", "."):
+        code, _, err = mxbench_cli("score", "a.mp4", "--vbench", "--keep", name)
+        assert code == 2
+        assert "cannot be written" in err.splitlines()[-1]
+
+
 def test_references_and_vbench_stand_in_one_table(mxbench_cli, vbench, tmp_path):
     fill(vbench)
     clip(tmp_path / "mine/a.mp4", noise=9)

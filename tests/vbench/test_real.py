@@ -108,6 +108,36 @@ def test_three_workers_score_as_one_does(weights, clips):
     assert [(a.task, a.value, a.reason) for a in one] == [(a.task, a.value, a.reason) for a in three]
 
 
+def test_a_score_that_is_no_number_is_none(weights, clips, tmp_path):
+    import torch
+
+    cache = tmp_path / "cache"
+    shutil.copytree(weights, cache)
+    path = cache / "aesthetic_model/emb_reader/sa_0_4_vit_l_14_linear.pth"
+    torch.save({name: value * float("nan") for name, value in torch.load(path).items()}, path)
+    said = {one.task.key: one.reason for one in answers(cache, clips, ["aesthetic_quality"])}
+    assert said["lossless.mkv"] == "the package returned nan"
+
+
+def test_the_command_scores_clips_as_a_user_would(weights, clips, tmp_path):
+    program = [
+        sys.executable,
+        "-c",
+        "from mxbench.cli.main import main; main()",
+        "score",
+        str(clips),
+        "--vbench",
+        "--json",
+    ]
+    program += [word for name in FAST for word in ("-D", name)]
+    env = os.environ | {"VBENCH_CACHE_DIR": str(weights), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env=env)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1  # for the clip that is broken
+    assert all(found["scores"]["lossless"][name]["value"] is not None for name in FAST)
+    assert found["vbench"]["versions"]["vbench"] == "0.1.5"
+
+
 def test_the_packages_reach_no_network(weights, clips, tmp_path):
     cache = tmp_path / "cache"
     shutil.copytree(weights, cache)

@@ -118,3 +118,12 @@ def test_an_interruption_ends_the_workers(stand_in, tmp_path):
         outcome(stand_in(program), tell=stop)
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1]
+
+
+def test_a_full_temporary_folder_is_one_line(stand_in, monkeypatch):
+    def full(*_arguments, **_more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mxbench.vbench.worker.tempfile.TemporaryDirectory", full)
+    with pytest.raises(UserError, match="No space left on device; free space there, or set TMPDIR"):
+        outcome(stand_in(EVERY))
