@@ -52,7 +52,7 @@ class Answer:
         frames: of the video.
         reason: why there is no value.
         seconds: that it took; of the first video of a dimension with the loading of its model.
-        memory: the most bytes of main memory that the worker had held by then.
+        memory: the most bytes of main memory that the worker had held in this dimension by then.
         device_memory: likewise of the GPU.
     """
 

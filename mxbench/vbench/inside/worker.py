@@ -13,6 +13,7 @@ or ``failed``; ``end``. A task is one call of the package's ``evaluate`` on one 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import math
@@ -83,6 +84,8 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
         if dimension != before:  # whose models are others
             before = dimension
             _MODELS.clear()
+            gc.collect()
+            _forget_peaks(device)
         say("begin", dimension=dimension, key=key)
         begun = time.perf_counter()
         try:
@@ -91,13 +94,32 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
         except Exception as error:  # noqa: BLE001 - one video must not cost the others
             say("failed", dimension=dimension, key=key, reason=_reason(error))
             continue
-        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         say(
             "score", dimension=dimension, key=key, value=value, total=total, frames=frames,
-            seconds=time.perf_counter() - begun, device_memory=peak,
-            memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            seconds=time.perf_counter() - begun, memory=_peak(),
+            device_memory=torch.cuda.max_memory_allocated() if device == "cuda" else 0,
         )  # fmt: skip
     say("end")
+
+
+def _forget_peaks(device: str) -> None:
+    """So that a peak is a dimension's own."""
+    import torch
+
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak() -> int:
+    """The most bytes that this process has held since ``_forget_peaks``; where Linux does not say, ever."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class _Unfit(ValueError):
