@@ -64,7 +64,7 @@ _VBENCH_OPTIONS = [
     click.option("--vbench-workers", type=int, default=1, show_default=True, metavar="N", help="VBench processes."),
     click.option(
         "--vbench-limit", type=float, default=1800.0, show_default=True, metavar="SECONDS",
-        help="The most that one video may take in one dimension.",
+        help="The most that one video may take in one dimension; a worker has 300 to start.",
     ),
     click.option("--allow-unscored", is_flag=True, help="Go on where VBench lacks something; it is left unscored."),
 ]  # fmt: skip
@@ -117,6 +117,17 @@ def vbench_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def known_device(name: str) -> None:
+    """See that VBench can be told so.
+
+    Raises:
+        UserError: neither ``cpu`` nor ``cuda`` nor ``cuda:N``.
+    """
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (":" in name and not (kind == "cuda" and index.isdecimal())):
+        raise UserError(f"VBench knows no device {name}", "use cpu, cuda or cuda:N")
+
+
 def vbench_choice(options: dict[str, Any]) -> Any:
     """A ``Choice`` of the options of ``vbench_options``.
 
@@ -125,6 +136,7 @@ def vbench_choice(options: dict[str, Any]) -> Any:
     """
     from mxbench.runs.vbench_scores import Choice
 
+    known_device(options["vbench_device"])
     if options["vbench_workers"] < 1:
         raise UserError(f"--vbench-workers {options['vbench_workers']} scores nothing", "give 1 or more")
     if not options["vbench_limit"] > 0:

@@ -56,7 +56,7 @@ def command(
     """
     from rich.console import Console
 
-    from mxbench.runs.compare import alone, compare
+    from mxbench.runs.compare import alone, compare, named
     from mxbench.runs.recipe import METRIC_DEFAULTS
 
     if not vbench and (dimensions or keep):
@@ -68,7 +68,7 @@ def command(
             raise UserError("--metric and --align need a reference", "pass --reference too")
         result, files = alone(videos)
     else:
-        files = alone(videos)[1] if vbench else {}
+        files = named(videos) if vbench else {}
         result = compare(videos, reference, list(metrics) or list(METRIC_DEFAULTS), align=align)
     extra: dict[str, Any] = {}
     if vbench:
@@ -112,7 +112,8 @@ def _with_vbench(
         costs.append({"video": answer.task.key, "dimension": answer.task.dimension, **cost})
         if not quiet:
             said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
-            click.echo(f"[{number}/{count}] {answer.task.dimension}  {answer.task.key}  {said}", err=True)
+            name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in answer.task.key)
+            click.echo(f"[{number}/{count}] {answer.task.dimension}  {name}  {said}", err=True)
 
     found = score_files(files, chosen, setup, Path(keep) if keep else None, tell)
     names = tuple(dict.fromkeys((*result.metrics, *chosen)))

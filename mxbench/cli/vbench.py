@@ -6,13 +6,19 @@ from pathlib import Path
 
 import click
 
-from mxbench.cli.options import echo_json, json_option
+from mxbench.cli.options import echo_json, json_option, known_device
 from mxbench.errors import UserError
 
 __all__ = ["command"]
 
 
-@click.group("vbench")
+_EPILOG = """\b
+Examples:
+  mxbench vbench setup
+  mxbench vbench check"""
+
+
+@click.group("vbench", epilog=_EPILOG)
 def command() -> None:
     """Set up VBench's packages and weights, and see whether they work."""
 
@@ -46,7 +52,7 @@ Examples:
     "dimensions",
     multiple=True,
     metavar="NAME",
-    help="Only what this dimension needs; may be repeated.",
+    help="Only the weights that this dimension needs; may be repeated.",
 )
 def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimensions: tuple[str, ...]) -> int:
     """Install VBench's packages, and fetch the weights of its dimensions.
@@ -68,7 +74,7 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     python = install(folder.absolute() if folder else None, tell=lambda words: click.echo(words, err=True))
     if folder is not None:
         remember(python)
-    click.echo(f"VBench's packages are installed for {python}")
+    click.echo(f"VBench's packages are installed for {python}; pyiqa is CC BY-NC-SA 4.0: not for commercial use")
     if no_weights:
         return 0
     found = bring(
@@ -78,11 +84,12 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     for each in found:
         known = " (SHA-256 verified)" if each.file.sha256 and each.how else ""
         known = known or (" (no checksum is published)" if each.how else "")
-        click.echo(f"{each.how or 'missing'}: {wanted(each.file)}{known}{': ' + each.reason if each.reason else ''}")
+        how = each.how or ("wrong" if "SHA-256" in each.reason else "missing")
+        click.echo(f"{how}: {wanted(each.file)}{known}" + (f": {each.reason}" if each.reason else ""))
     gone = [each for each in found if each.how is None]
     if gone:
         click.echo(
-            f"mxbench: {len(gone)} of {len(found)} files are missing; bring them here and run "
+            f"mxbench: {len(gone)} of {len(found)} files are missing or wrong; bring them here and run "
             f"`mxbench vbench setup --weights DIR`, or put them below {cache()}",
             err=True,
         )
@@ -105,7 +112,9 @@ def check(python: str | None, device: str, as_json: bool) -> int:
     from mxbench.vbench.dimensions import DIMENSIONS
     from mxbench.vbench.home import cache, interpreter
     from mxbench.vbench.preflight import lacking, size_of
+    from mxbench.vbench.weights import fingerprint, unpublished
 
+    known_device(device)
     where = interpreter(python)
     environment = worker.check(where, cache(), device)
     missing = lacking(DIMENSIONS)
@@ -124,5 +133,7 @@ def check(python: str | None, device: str, as_json: bool) -> int:
         click.echo(f"device: {environment.device}; weights below {cache()}")
         for name in DIMENSIONS:
             gone = [f"{file.path} ({size_of(file)}, from {file.source})" for file in missing.get(name, [])]
-            click.echo(f"{name}: " + (f"lacks {'; '.join(gone)}" if gone else "ready"))
+            other = unpublished(name, fingerprint(name, cache()))
+            said = f"ready, but not with the published {', '.join(other)}" if other else "ready"
+            click.echo(f"{name}: " + (f"lacks {'; '.join(gone)}" if gone else said))
     return 1 if missing else 0

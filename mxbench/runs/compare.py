@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mxbench.errors import UserError
 from mxbench.metrics import METRICS, Score, align, check_pair, metric, score
-from mxbench.video import find_clips, read_clip
+from mxbench.video import VIDEO_SUFFIXES, find_clips, read_clip
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Comparison", "alone", "compare"]
+__all__ = ["Comparison", "alone", "compare", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,24 @@ def alone(videos: str) -> tuple[Comparison, dict[str, Path]]:
     path = Path(videos)
     if not path.exists():
         raise UserError(f"there is no video or folder {path}", "check the path")
-    found = find_clips(path) if path.is_dir() else {path.name: path}
+    found = {path.name: path}
+    if path.is_dir():
+        found = {
+            each.name: each
+            for each in sorted(path.iterdir())
+            if each.suffix.lower() in VIDEO_SUFFIXES and each.is_file() and not each.name.startswith(".")
+        }
     if not found:
         raise UserError(f"there are no videos in {path}", "name a folder that has some")
     result = Comparison(())
     result.scores.update({name: {} for name in found})
     return result, found
+
+
+def named(videos: str) -> dict[str, Path]:
+    """The files by the names that ``compare`` gives them."""
+    path = Path(videos)
+    return find_clips(path) if path.is_dir() else {path.name: path}
 
 
 def compare(videos: str, reference: str, metrics: list[str], *, align: bool = False) -> Comparison:

@@ -246,7 +246,7 @@ def score_files(
             except OSError as error:
                 raise UserError(
                     f"{kept} cannot be written: {error.strerror}",
-                    "name another file with --keep; it holds what came before",
+                    "name another file with --keep",
                 ) from error
         tell(done, len(tasks), answer)
 
@@ -271,7 +271,10 @@ def _read_kept(path: Path | None) -> dict[tuple[str, str, str], Score]:
     """By video's bytes, dimension and setup; lines that are torn count for nothing."""
     found = {}
     if path is not None and path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if lines and not lines[0].startswith('{"video": '):
+            raise UserError(f"{path} holds something else than kept scores", "name another file with --keep")
+        for line in lines:
             try:
                 data = json.loads(line)
                 score = Score.from_json(data)

@@ -22,7 +22,7 @@ from mxbench.vbench.dimensions import DIMENSIONS, VERSION
 __all__ = ["Answer", "Environment", "Outcome", "Task", "check", "score"]
 
 _PROGRAM = Path(__file__).parent / "inside" / "worker.py"
-_START_S = 600.0
+_START_S = 300.0  # of the packages' imports, from a slow disk
 _DEATHS = 3  # in a row, within a dimension, without a score
 
 
@@ -347,12 +347,14 @@ def _death(process: subprocess.Popen[str], said: Path) -> str:
     last = next((line.strip() for line in reversed(said.read_text(errors="replace").splitlines()) if line.strip()), "")
     if code < 0:
         name = signal.Signals(-code).name
-        hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        hint = " (the system does so where memory runs out)" if -code == signal.SIGKILL else ""
         return f"the worker of VBench was ended by {name}{hint}"
-    return f"the worker of VBench ended with code {code}: {last[:200]}"
+    return f"the worker of VBench ended with code {code}" + (f": {last[:200]}" if last else " and said nothing")
 
 
 def _unusable(python: str, reason: str) -> UserError:
+    if "CUDA device" in reason:
+        return UserError(f"VBench cannot run: {reason}", "use --vbench-device cpu, or a torch that sees the GPU")
     return UserError(
         f"VBench cannot run by {python}: {reason}",
         "run `mxbench vbench setup`, or name an interpreter that has it with --vbench-python",

@@ -14,7 +14,7 @@ from cli_checks import error, one_line
 import mxbench.models
 from mxbench.runs.files import DiskFull
 
-COMMANDS = ["run", "ablate", "report", "score", "bench", "analyze", "list", "show", "doctor"]
+COMMANDS = ["run", "ablate", "report", "score", "bench", "analyze", "list", "show", "vbench", "doctor"]
 ROOT = Path(__file__).resolve().parents[2]
 
 

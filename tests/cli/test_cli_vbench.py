@@ -134,11 +134,11 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     code, out, _ = mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl", "--json")
     found = json.loads(out)
     assert code == 1
-    assert set(found["scores"]) == {"a", "it's .. é", "bad"}
-    assert {name: found["scores"]["a"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
-    assert "cannot be read" in found["scores"]["bad"]["imaging_quality"]["unscored"]
+    assert set(found["scores"]) == {"a.mp4", "it's .. é.mkv", "bad.mp4"}
+    assert {name: found["scores"]["a.mp4"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
+    assert "cannot be read" in found["scores"]["bad.mp4"]["imaging_quality"]["unscored"]
     assert found["vbench"]["package_totals"]["imaging_quality"] == 0.5
-    assert {"video": "a", "dimension": "imaging_quality", "seconds": 0.5, "memory": 9, "device_memory": 0} in found[
+    assert {"video": "a.mp4", "dimension": "imaging_quality", "seconds": 0.5, "memory": 9, "device_memory": 0} in found[
         "vbench"
     ]["costs"]
     assert len(asked(tmp_path)) == 21
@@ -154,6 +154,10 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
 def test_a_file_of_kept_scores_that_cannot_be_written_is_one_line(mxbench_cli, vbench, tmp_path):
     fill(vbench)
     clip(tmp_path / "a.mp4")
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    code, _, err = mxbench_cli("score", "a.mp4", "--vbench", "--keep", "notes.md")
+    assert (code, (tmp_path / "notes.md").read_text()) == (2, "# Notes\n")
+    assert "holds something else than kept scores" in err
     for name in ("no/folder.jsonl", "."):
         code, _, err = mxbench_cli("score", "a.mp4", "--vbench", "--keep", name)
         assert code == 2
@@ -180,6 +184,8 @@ def test_references_and_vbench_stand_in_one_table(mxbench_cli, vbench, tmp_path)
         (("score", "a.mp4", "--vbench", "--vbench-workers", "0"), "scores nothing"),
         (("score", "a.mp4", "--vbench", "--vbench-limit", "0"), "leaves no time"),
         (("score", "a.mp4", "--vbench", "--vbench-python", "none"), "there is no interpreter none"),
+        (("score", "a.mp4", "--vbench", "--vbench-device", "tpu"), "knows no device tpu"),
+        (("vbench", "check", "-d", "cuda:x"), "knows no device cuda:x"),
         (("vbench", "check", "--vbench-python", "none"), "there is no interpreter none"),
         (("vbench", "setup", "--weights", "none"), "there is no folder none"),
         (("vbench", "setup", "--weights", ".", "--no-weights"), "contradict"),
@@ -196,7 +202,7 @@ def test_check_says_what_is_ready(mxbench_cli, vbench):
     fill(vbench, ["imaging_quality"])
     code, out, _ = mxbench_cli("vbench", "check")
     assert code == 1
-    assert "imaging_quality: ready" in out
+    assert "imaging_quality: ready, but not with the published pyiqa_model/" in out
     assert "aesthetic_quality: lacks clip_model/ViT-L-14.pt (932 MB, from https://" in out
     fill(vbench)
     code, out, _ = mxbench_cli("vbench", "check", "--json")

@@ -134,7 +134,7 @@ def test_the_command_scores_clips_as_a_user_would(weights, clips, tmp_path):
     done = subprocess.run(program, capture_output=True, text=True, check=False, env=env)
     found = json.loads(done.stdout)
     assert done.returncode == 1  # for the clip that is broken
-    assert all(found["scores"]["lossless"][name]["value"] is not None for name in FAST)
+    assert all(found["scores"]["lossless.mkv"][name]["value"] is not None for name in FAST)
     assert found["vbench"]["versions"]["vbench"] == "0.1.5"
 
 

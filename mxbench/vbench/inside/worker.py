@@ -89,8 +89,10 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
         say("begin", dimension=dimension, key=key)
         begun = time.perf_counter()
         try:
-            frames = _length(path, dimension, job["frames"][dimension])
-            value, total = _score(package, dimension, Path(path), staged / f"{number:05d}.mp4")
+            link = staged / f"{number:05d}.mp4"  # a name that every package takes
+            link.symlink_to(Path(path).absolute())
+            frames = _length(str(link), dimension, job["frames"][dimension])
+            value, total = _score(package, dimension, link)
         except Exception as error:  # noqa: BLE001 - one video must not cost the others
             say("failed", dimension=dimension, key=key, reason=_reason(error))
             continue
@@ -138,10 +140,8 @@ def _length(video: str, dimension: str, least: int) -> int:
     return frames
 
 
-def _score(package: Any, dimension: str, video: Path, link: Path) -> tuple[float, float]:
+def _score(package: Any, dimension: str, link: Path) -> tuple[float, float]:
     """The package's value of a video, and its total over that one video."""
-    link.unlink(missing_ok=True)
-    link.symlink_to(video.absolute())
     name = link.stem
     results = Path(package.output_path) / f"{name}_eval_results.json"
     results.unlink(missing_ok=True)
