@@ -249,7 +249,7 @@ class _Line:
         (scratch / "job.json").write_text(json.dumps(job), encoding="utf-8")
         environment = dict(os.environ)
         if ":" in self.device:
-            environment["CUDA_VISIBLE_DEVICES"] = self.device.split(":")[1]
+            environment["CUDA_VISIBLE_DEVICES"] = _visible(int(self.device.split(":")[1]))
         with (scratch / "said").open("w", encoding="utf-8", errors="replace") as said:
             try:
                 self.process = subprocess.Popen(
@@ -340,6 +340,14 @@ class _Line:
         for each in gone:
             self.left.remove(each)
             self.answered(Answer(each, None, reason=death))
+
+
+def _visible(index: int) -> str:
+    """The device that ``cuda:index`` is here, as a process that is to see it alone is told."""
+    listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if listed and index >= len(listed):
+        raise UserError(f"there is no cuda:{index}: CUDA_VISIBLE_DEVICES shows {len(listed)}", "name one of those")
+    return listed[index].strip() if listed else str(index)
 
 
 def _death(process: subprocess.Popen[str], said: Path) -> str:

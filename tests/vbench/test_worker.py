@@ -127,3 +127,21 @@ def test_a_full_temporary_folder_is_one_line(stand_in, monkeypatch):
     monkeypatch.setattr("mxbench.vbench.worker.tempfile.TemporaryDirectory", full)
     with pytest.raises(UserError, match="No space left on device; free space there, or set TMPDIR"):
         outcome(stand_in(EVERY))
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "seen"), [(None, "cuda:1", "1"), ("4,7", "cuda:1", "7"), ("4,7", "cuda", "4,7")]
+)
+def test_a_worker_sees_the_gpu_that_was_named(stand_in, monkeypatch, visible, device, seen):
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    program = "say('ready', versions={}, device=os.environ.get('CUDA_VISIBLE_DEVICES'))\nsay('end')\n"
+    assert check(stand_in(program), Path("weights"), device).device == seen
+
+
+def test_a_gpu_that_is_not_shown_is_one_line(stand_in, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    with pytest.raises(UserError, match="there is no cuda:1: CUDA_VISIBLE_DEVICES shows 1"):
+        check(stand_in(EVERY), Path("weights"), "cuda:1")
