@@ -9,6 +9,7 @@ told apart: there V-Smooth makes its groupings, and kernels may be compiled.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -206,6 +207,7 @@ def _measure(
     peaks: dict[str, int | None] = dict.fromkeys(impls)
     for repeat in range(repeats):
         for name in impls:
+            gc.collect()  # groupings of the method before, which a cycle holds, are not this one's memory
             if on.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(on)
             found[name] += forwards(
