@@ -20,6 +20,7 @@ from mxbench.runs.recipe import parse
 from mxbench.runs.runner import Failure, Outcome, run
 from mxbench.runs.store import Store
 from mxbench.runs.vbench_scores import Setup, dimensions_of, prepare, score_cells
+from mxbench.vbench.preflight import lacking, refusal
 from mxbench.vbench.worker import Answer
 
 __all__ = ["launch"]
@@ -45,12 +46,15 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
         fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
     fields.setdefault("title", f"mxbench: {name}")
     plan = expand(parse(fields), options["device"], options["gpus"])
+    wanted = dimensions_of(plan.recipe.metrics)
     out = Path(options["out"] or Path("results") / name)
     console = Console(stderr=True)
     if options["dry_run"]:
         show_grid(plan, Store(out) if (out / "plans").is_dir() else None, Console(), out)
+        if missing := lacking(wanted):
+            refused = refusal(missing)
+            click.echo(f"VBench: {refused.problem}; {refused.fix}")
         return 0
-    wanted = dimensions_of(plan.recipe.metrics)
     setup = prepare(wanted, vbench_choice(options)) if wanted else None
     store = Store(out, create=True)
     store.put_plan(name, plan.to_dict())

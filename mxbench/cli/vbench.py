@@ -62,7 +62,7 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     """
     from mxbench.vbench.dimensions import DIMENSIONS
     from mxbench.vbench.home import cache, remember
-    from mxbench.vbench.install import install
+    from mxbench.vbench.install import LICENCES, install
     from mxbench.vbench.preflight import lacking
     from mxbench.vbench.weights import bring, wanted
 
@@ -74,7 +74,7 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     python = install(folder.absolute() if folder else None, tell=lambda words: click.echo(words, err=True))
     if folder is not None:
         remember(python)
-    click.echo(f"VBench's packages are installed for {python}; pyiqa is CC BY-NC-SA 4.0: not for commercial use")
+    click.echo(f"VBench's packages are installed for {python}. Licences: {'; '.join(LICENCES)}")
     if no_weights:
         return 0
     found = bring(

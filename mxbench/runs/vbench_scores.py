@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,8 +242,9 @@ def score_files(
         if kept is not None and score.value is not None:
             line = {"video": digests[task.key], "dimension": task.dimension, **score.to_json()}
             try:
-                with kept.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps(line) + "\n")
+                with kept.open("ab+") as out:
+                    torn = out.tell() > 0 and out.seek(-1, os.SEEK_END) >= 0 and out.read(1) != b"\n"
+                    out.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
             except OSError as error:
                 raise UserError(
                     f"{kept} cannot be written: {error.strerror}",

@@ -91,7 +91,7 @@ _MUSIQ = File(
     "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth",
     109_000_000,
     "https://github.com/chaofengc/IQA-PyTorch/releases/download/v0.1-weights/musiq_spaq_ckpt-358bb6af.pth",
-    "CC BY-NC-SA 4.0, as the package pyiqa: not for commercial use",
+    "CC BY-NC-SA 4.0, as pyiqa's weights on the hub: not for commercial use",
     "358bb6af275e28ea56821d44fb55c6cb83645db11f394d3ad65b2d149965ab50",
 )
 _AMT = File(

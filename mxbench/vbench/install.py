@@ -11,10 +11,16 @@ from pathlib import Path
 from mxbench.errors import UserError
 from mxbench.vbench.dimensions import VERSION
 
-__all__ = ["BARE", "ORDINARY", "install"]
+__all__ = ["BARE", "LICENCES", "ORDINARY", "install"]
 
 BARE = (f"vbench=={VERSION}", "decord==0.6.0", "openai-clip==1.0.1", "pyiqa==0.1.16")
 """Installed without what they ask for: their pins contradict diffusers', and one another's."""
+
+LICENCES = (
+    "vbench Apache 2.0", "decord Apache 2.0", "openai-clip MIT",
+    "pyiqa PolyForm Noncommercial 1.0.0 and S-Lab 1.0: not for commercial use",
+)  # fmt: skip
+"""Theirs, as their distributions and repositories state them."""
 
 ORDINARY = (
     "easydict>=1.13", "ftfy>=6.1", "huggingface-hub", "omegaconf>=2.3", "opencv-python-headless>=4.8", "packaging",

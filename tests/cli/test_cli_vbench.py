@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from cli_checks import clip, error, one_line
+from vbench_files import fill
 
 from mxbench.vbench.dimensions import DIMENSIONS
 
@@ -20,7 +21,7 @@ for dimension, key, path in job["tasks"]:
         continue
     value = 50.0 if dimension == "imaging_quality" else 0.5
     cost = {"seconds": 0.5, "memory": 9, "device_memory": 0}
-    say("score", dimension=dimension, key=key, value=value, total=value, frames=5, **cost)
+    say("score", dimension=dimension, key=key, value=value, frames=5, **cost)
 say("end")
 """
 
@@ -36,13 +37,6 @@ def vbench(mxbench_cli, monkeypatch, tmp_path):
     monkeypatch.setenv("VBENCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "cache"
-
-
-def fill(cache, dimensions=DIMENSIONS):
-    for name in dimensions:
-        for file in DIMENSIONS[name].files:
-            (cache / file.path).parent.mkdir(parents=True, exist_ok=True)
-            (cache / file.path).write_bytes(b"weights")
 
 
 def asked(tmp_path):
@@ -61,6 +55,9 @@ def test_a_run_whose_columns_lack_weights_is_refused_before_it_renders(mxbench_c
     one_line(code, err, "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth (109 MB, from https://", "--allow-unscored")
     assert fake_model.rendered == []
     assert not (tmp_path / "out").exists()
+    code, out, _ = mxbench_cli(*RUN, "--dry-run")
+    assert code == 0
+    assert "VBench: subject_consistency, imaging_quality cannot be scored without 5 files: " in out
 
 
 def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_cli, fake_model, vbench, tmp_path):
@@ -149,6 +146,19 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     (tmp_path / "kept.jsonl").write_text((tmp_path / "kept.jsonl").read_text()[:-40])  # a line that was torn
     mxbench_cli("score", "mine", "--vbench", "--keep", "kept.jsonl")
     assert len(asked(tmp_path)) == 8
+
+
+def test_a_line_torn_by_the_end_of_a_process_costs_itself_alone(mxbench_cli, vbench, tmp_path):
+    fill(vbench)
+    clip(tmp_path / "a.mp4")
+    arguments = ("score", "a.mp4", "--vbench", "-D", "imaging_quality", "-D", "dynamic_degree", "--keep", "kept.jsonl")
+    mxbench_cli(*arguments)
+    whole = (tmp_path / "kept.jsonl").read_text()
+    (tmp_path / "kept.jsonl").write_text(whole[:-20])
+    asked(tmp_path)
+    for again in (1, 0):
+        assert mxbench_cli(*arguments)[0] == 0
+        assert len(asked(tmp_path)) == again
 
 
 def test_a_file_of_kept_scores_that_cannot_be_written_is_one_line(mxbench_cli, vbench, tmp_path):

@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from vbench_files import fill
 
 from mxbench.errors import UserError
 from mxbench.metrics import METRICS, Metric, Score, align, check_pair, metric, score
-from mxbench.vbench.dimensions import DIMENSIONS
 from mxbench.video import Clip
 
 VBENCH = {
@@ -62,9 +62,7 @@ def test_vbench_is_known_and_honest(name, monkeypatch, tmp_path):
     assert metric(name).missing().startswith(f"VBench lacks {tmp_path}/")
     got = score([name], noise())[name]
     assert (got.value, got.unscored) == (None, metric(name).missing())
-    for file in DIMENSIONS[name].files:
-        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file.path).write_bytes(b"x")
+    fill(tmp_path, [name])
     assert metric(name).missing() is None
     assert "mxbench score --vbench" in score([name], noise())[name].unscored
 

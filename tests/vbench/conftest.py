@@ -31,7 +31,7 @@ def stand_in(tmp_path):
             "def begin(task): say('begin', dimension=task[0], key=task[1])\n"
             "def score(task, value=0.5):\n"
             "    begin(task)\n"
-            "    say('score', dimension=task[0], key=task[1], value=value, total=value, frames=5, seconds=0.1,\n"
+            "    say('score', dimension=task[0], key=task[1], value=value, frames=5, seconds=0.1,\n"
             "        memory=1, device_memory=0)\n" + program
         )
         python = tmp_path / "python"

@@ -8,19 +8,13 @@ import zipfile
 from dataclasses import replace
 
 import pytest
+from vbench_files import fill
 
 from mxbench.errors import UserError
 from mxbench.vbench import home, weights
 from mxbench.vbench.dimensions import DIMENSIONS, File
 from mxbench.vbench.preflight import lacking, reason, refusal
 from mxbench.vbench.weights import bring
-
-
-def fill(folder, dimensions=DIMENSIONS):
-    for name in dimensions:
-        for file in DIMENSIONS[name].files:
-            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file.path).write_bytes(b"x")
 
 
 def test_the_files_of_a_dimension_are_named_with_place_size_and_source(tmp_path):

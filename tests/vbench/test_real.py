@@ -119,6 +119,16 @@ def test_a_score_that_is_no_number_is_none(weights, clips, tmp_path):
     assert said["lossless.mkv"] == "the package returned nan"
 
 
+def test_a_damaged_file_is_said_to_be(weights, clips, tmp_path):
+    cache = tmp_path / "cache"
+    shutil.copytree(weights, cache)
+    path = cache / "raft_model/models/raft-things.pth"
+    path.write_bytes(path.read_bytes()[:-1000])
+    said = {one.task.key: one.reason for one in answers(cache, clips, ["dynamic_degree"])}
+    assert said["lossless.mkv"].startswith("its model cannot be loaded (")
+    assert said["broken.mp4"] == "it cannot be read as a video"
+
+
 def test_the_command_scores_clips_as_a_user_would(weights, clips, tmp_path):
     program = [
         sys.executable,

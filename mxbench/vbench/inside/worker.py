@@ -92,12 +92,12 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
             link = staged / f"{number:05d}.mp4"  # a name that every package takes
             link.symlink_to(Path(path).absolute())
             frames = _length(str(link), dimension, job["frames"][dimension])
-            value, total = _score(package, dimension, link)
+            value = _score(package, dimension, link)
         except Exception as error:  # noqa: BLE001 - one video must not cost the others
             say("failed", dimension=dimension, key=key, reason=_reason(error))
             continue
         say(
-            "score", dimension=dimension, key=key, value=value, total=total, frames=frames,
+            "score", dimension=dimension, key=key, value=value, frames=frames,
             seconds=time.perf_counter() - begun, memory=_peak(),
             device_memory=torch.cuda.max_memory_allocated() if device == "cuda" else 0,
         )  # fmt: skip
@@ -124,6 +124,10 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+class _Broken(RuntimeError):
+    """A model that does not load; says so in whole words."""
+
+
 class _Unfit(ValueError):
     """A video that a dimension has no value for; says why in whole words."""
 
@@ -140,8 +144,8 @@ def _length(video: str, dimension: str, least: int) -> int:
     return frames
 
 
-def _score(package: Any, dimension: str, link: Path) -> tuple[float, float]:
-    """The package's value of a video, and its total over that one video."""
+def _score(package: Any, dimension: str, link: Path) -> float:
+    """The package's value of a video."""
     name = link.stem
     results = Path(package.output_path) / f"{name}_eval_results.json"
     results.unlink(missing_ok=True)
@@ -151,13 +155,13 @@ def _score(package: Any, dimension: str, link: Path) -> tuple[float, float]:
             videos_path=str(link), name=name, dimension_list=[dimension], local=True, read_frame=False,
             mode="custom_input",
         )  # fmt: skip
-    total, each = json.loads(results.read_text())[dimension]
+    _, each = json.loads(results.read_text())[dimension]
     if not each:
         raise _Unfit("the package could not read it")
     value = float(each[0]["video_results"])
     if not math.isfinite(value):
         raise _Unfit(f"the package returned {value}")
-    return value, float(total)
+    return value
 
 
 def _keep_models(scratch: Path, cache: Path) -> None:
@@ -197,7 +201,14 @@ def _memoise(module: Any, name: str) -> None:
     def kept(*args: Any, **kwargs: Any) -> Any:
         key = f"{module.__name__}.{name} {args!r} {sorted(kwargs.items())!r}"
         if key not in _MODELS:
-            _MODELS[key] = make(*args, **kwargs)
+            try:
+                _MODELS[key] = make(*args, **kwargs)
+            except Closed:
+                raise
+            except Exception as error:
+                raise _Broken(
+                    f"its model cannot be loaded ({_reason(error)}); is a file of `mxbench vbench check` damaged?"
+                ) from error
         return _MODELS[key]
 
     setattr(module, name, kept)
@@ -224,7 +235,7 @@ def _close_the_network() -> None:
 
 def _reason(error: BaseException) -> str:
     text = " ".join(str(error).split())[:300]
-    if isinstance(error, _Unfit | Closed):
+    if isinstance(error, _Unfit | _Broken | Closed):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -1,0 +1,16 @@
+"""Files that stand where VBench's weights belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mxbench.vbench.dimensions import DIMENSIONS
+
+
+def fill(folder: Path, dimensions: Iterable[str] = DIMENSIONS) -> None:
+    """Put a few bytes in every place."""
+    for name in dimensions:
+        for file in DIMENSIONS[name].files:
+            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.path).write_bytes(b"weights")
