@@ -13,6 +13,7 @@ from rich.console import Console
 from mxbench.cli.main import PROCESS_START
 from mxbench.cli.options import vbench_choice
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
+from mxbench.cli.quiet import say_once
 from mxbench.report.load import write_reports
 from mxbench.runs.files import DiskFull
 from mxbench.runs.plan import Plan, expand
@@ -45,6 +46,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if options.get("steps") is not None:
         fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
     fields.setdefault("title", f"mxbench: {name}")
+    say_once()
     plan = expand(parse(fields), options["device"], options["gpus"])
     wanted = dimensions_of(plan.recipe.metrics)
     out = Path(options["out"] or Path("results") / name)
