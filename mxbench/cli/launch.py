@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from mxbench.cli.main import PROCESS_START
 from mxbench.cli.options import vbench_choice
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
 from mxbench.cli.quiet import say_once
+from mxbench.models.hub import NotFetched, not_fetching
 from mxbench.report.load import write_reports
 from mxbench.runs.files import DiskFull
 from mxbench.runs.plan import Plan, expand
-from mxbench.runs.recipe import parse
+from mxbench.runs.recipe import Recipe, parse
 from mxbench.runs.runner import Failure, Outcome, run
 from mxbench.runs.store import Store
 from mxbench.runs.vbench_scores import Setup, dimensions_of, prepare, score_cells
@@ -47,7 +49,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
         fields["sampling"] = {**fields.get("sampling", {}), "steps": options["steps"]}
     fields.setdefault("title", f"mxbench: {name}")
     say_once()
-    plan = expand(parse(fields), options["device"], options["gpus"])
+    plan = _planned(parse(fields), options) if options["dry_run"] else _expanded(parse(fields), options)
     wanted = dimensions_of(plan.recipe.metrics)
     out = Path(options["out"] or Path("results") / name)
     console = Console(stderr=True)
@@ -93,6 +95,22 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if outcome.stopped is not None:
         click.echo(f"mxbench: {outcome.stopped}", err=True)
     return 1 if outcome.failed or outcome.stopped or unsupported else 0
+
+
+def _expanded(recipe: Recipe, options: dict[str, Any]) -> Plan:
+    return expand(recipe, options["device"], options["gpus"])
+
+
+def _planned(recipe: Recipe, options: dict[str, Any]) -> Plan:
+    """Of a run that is not to be: nothing is fetched for it."""
+    try:
+        with not_fetching():
+            return _expanded(recipe, options)
+    except NotFetched as error:
+        plan = _expanded(recipe.model_copy(update={"weights": "random", "revision": None}), options)
+        note = f"{error.problem}; below is what its published architecture takes"
+        known = replace(plan.facts, weights="weights not here")
+        return replace(plan, facts=known, notes=(*plan.notes, note))
 
 
 def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: Console | None) -> None:

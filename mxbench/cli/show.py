@@ -91,7 +91,7 @@ def _model(name: str) -> dict[str, Any]:
 
     # The shape of a model is known without its weights, which may be far away.
     known = asdict(facts(name, "random" if chooses(name) else None))
-    for name_of_function in ("need", "work"):
+    for name_of_function in ("need", "work", "experts_at"):
         known.pop(name_of_function)
     if chooses(name):
         known["weights"] = _OWN
@@ -101,6 +101,7 @@ def _model(name: str) -> dict[str, Any]:
 
 def _recipe(path: Path) -> dict[str, Any]:
     from mxbench.models import chooses
+    from mxbench.policy import resolved
     from mxbench.runs.plan import RANDOM, expand
     from mxbench.runs.recipe import load
 
@@ -120,6 +121,8 @@ def _recipe(path: Path) -> dict[str, Any]:
             for rule in schedule.rules
         ]
         row["where"] = [said[0], *(f"else {each}" for each in said[1:])]
+        experts = plan.facts.experts(plan.sampling.steps)
+        row["comes_to"] = resolved(schedule, plan.facts.n_layers, experts, plan.facts.n_experts)
         if schedule.main.spec is not None:
             row["fields"] = _fields(schedule.main.spec)
         row["schedule_id"] = schedule.id

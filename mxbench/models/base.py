@@ -132,6 +132,8 @@ class ModelFacts:
         multiple: what height and width are multiples of.
         spread: attention heads that context parallelism deals out to GPUs; 0 where diffusers has no plan for it.
         uneven: whether the length of its sequences differs from prompt to prompt.
+        kinds: of attention that a schedule may name.
+        experts_at: the transformer that computes each of so many steps; None where there is one.
         need: bytes that it takes on a device at a sampling; None for one that is placed whole wherever it runs.
         work: what a clip of a sampling takes; None where nobody needs to be warned.
     """
@@ -148,12 +150,18 @@ class ModelFacts:
     multiple: int = 16
     spread: int = 0
     uneven: bool = False
+    kinds: tuple[str, ...] = ("self",)
+    experts_at: Callable[[int], Sequence[int]] | None = None
     need: Callable[[Sampling], Need] | None = None
     work: Callable[[Sampling], Work] | None = None
 
     def dtype_on(self, device: str) -> str:
         """The dtype of the activations on a device such as ``cuda:1``, which must be of a type in ``dtypes``."""
         return self.dtypes[device.partition(":")[0]]
+
+    def experts(self, steps: int) -> Sequence[int]:
+        """The transformer that computes each of so many steps."""
+        return (0,) * steps if self.experts_at is None else self.experts_at(steps)
 
 
 class VideoModel(Protocol):

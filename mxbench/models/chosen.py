@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,17 +14,18 @@ from mxbench.errors import UserError
 from mxbench.models import memory as placing
 from mxbench.models.base import Frames, ModelFacts, Sampling, Work
 from mxbench.models.memory import Need
-from mxbench.models.pipeline_folder import fingerprint, pipeline_of
+from mxbench.models.pipeline_folder import elements_of, fingerprint, pipeline_of, read_json
 from mxbench.models.placement import cast, repeatable
 from mxbench.models.pretrained import locate, parse_source
 from mxbench.models.render import PipelineModel
 from mxbench.models.source import Located, Source
+from mxbench.models.whole import check_tensors
 
 __all__ = ["SEED", "ChosenModel", "Make"]
 
 SEED = 0
 
-_known: dict[tuple[str, str], tuple[int, int, int]] = {}  # bytes of random weights, by model and scale
+_known: dict[tuple[str, str], tuple[int, int, int]] = {}  # of random weights, by model and scale
 
 
 class ChosenModel(PipelineModel):
@@ -44,6 +44,7 @@ class ChosenModel(PipelineModel):
         FRAMES: numbers of frames that it renders.
         MULTIPLE: what height and width are multiples of.
         TRANSFORMER: the part that is one, or the first of two.
+        KINDS: of attention that a schedule may name.
         SPREADS: whether diffusers has a plan that spreads its transformers over GPUs.
         UNEVEN: whether the length of its sequences differs from prompt to prompt.
         COMPONENTS: the parts of its weights that it needs; None for all that the pipeline's index names.
@@ -64,6 +65,7 @@ class ChosenModel(PipelineModel):
     FRAMES: ClassVar[Frames] = Frames()
     MULTIPLE: ClassVar[int] = 16
     TRANSFORMER: ClassVar[str] = "transformer"
+    KINDS: ClassVar[tuple[str, ...]] = ("self",)
     SPREADS: ClassVar[bool] = False
     UNEVEN: ClassVar[bool] = False
     COMPONENTS: ClassVar[tuple[str, ...] | None] = None
@@ -93,6 +95,13 @@ class ChosenModel(PipelineModel):
         raise NotImplementedError
 
     @classmethod
+    def experts_at(
+        cls, _scheduler: Mapping[str, Any], _index: Mapping[str, Any]
+    ) -> Callable[[int], Sequence[int]] | None:
+        """Which transformer computes each of so many steps, from the configs of scheduler and pipeline."""
+        return None
+
+    @classmethod
     def _need(cls, config: Mapping[str, Any], weights: int, largest: int, sampling: Sampling) -> Need:
         """Bytes that a render takes: a rough guess, of twenty residual streams and 250 bytes a decoded pixel."""
         _, width = cls.heads(config)
@@ -103,7 +112,8 @@ class ChosenModel(PipelineModel):
     def _work(cls, config: Mapping[str, Any], parameters: float, sampling: Sampling) -> Work:
         """What a clip takes, from a transformer's parameters: of joint attention every token meets each of them."""
         n, (_, width) = cls.tokens(config, sampling), cls.heads(config)
-        return Work(n, 4.0 * n * n * width * cls.layers(config), 2.0 * n * parameters, sampling.steps * cls.BRANCHES)
+        branches = cls.BRANCHES if sampling.guidance[0] > 1 else 1
+        return Work(n, 4.0 * n * n * width * cls.layers(config), 2.0 * n * parameters, sampling.steps * branches)
 
     @classmethod
     def facts(cls, weights: str | None = None, revision: str | None = None) -> ModelFacts:
@@ -115,16 +125,27 @@ class ChosenModel(PipelineModel):
         held = pipeline_of(located.path)
         if held not in (None, cls.PIPELINE):
             raise UserError(f"{source.name} holds a {held}, and {cls.NAME} is a {cls.PIPELINE}", "pass its own weights")
-        config = _config(located.path, cls.TRANSFORMER)
-        sizes = _sizes(located.path, cls.COMPONENTS)
+        config = read_json(located.path / cls.TRANSFORMER / "config.json")
+        try:
+            known = cls._known(config)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{located.path / cls.TRANSFORMER}/config.json is no config of {cls.NAME}'s: {error!r}",
+                "bring it again",
+            ) from error
+        elements = elements_of(located.path, cls.COMPONENTS)
+        sizes = {name: count * (4 if name.endswith("vae") else 2) for name, count in elements.items()} or {"": 0}
+        scheduler, index = located.path / "scheduler/scheduler_config.json", located.path / "model_index.json"
+        if scheduler.is_file() and index.is_file():
+            known["experts_at"] = cls.experts_at(read_json(scheduler), read_json(index))
         named = f"{source.name}@{located.revision[:12]}" if located.revision else f"a folder, {digest[:12]}"
         return ModelFacts(
             weights=named,
             identity={"name": cls.NAME, "weights": digest},
             sampling=cls.SAMPLING,
-            **cls._known(config),
+            **known,
             need=lambda sampling: cls._need(config, sum(sizes.values()), max(sizes.values()), sampling),
-            work=lambda sampling: cls._work(config, sizes.get(cls.TRANSFORMER, 0) / 2, sampling),
+            work=lambda sampling: cls._work(config, elements.get(cls.TRANSFORMER, 0), sampling),
         )
 
     @classmethod
@@ -138,6 +159,7 @@ class ChosenModel(PipelineModel):
             "tiles": cls.TILES,
             "frames": cls.FRAMES,
             "multiple": cls.MULTIPLE,
+            "kinds": cls.KINDS,
             "spread": cls.heads(config)[0] if cls.SPREADS else 0,
             "uneven": cls.UNEVEN,
         }
@@ -152,6 +174,18 @@ class ChosenModel(PipelineModel):
         )
 
     @classmethod
+    def _stored(cls, path: Path, dtype: torch.dtype) -> Any:
+        """``stored``, of files that fit one another; whatever a loader says of those that do not is one line."""
+        check_tensors(path, cls.COMPONENTS)
+        try:
+            return cls.stored(path, dtype)
+        except (UserError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {said}", "bring it again") from error
+
+    @classmethod
     def _random_facts(cls, source: Source) -> ModelFacts:
         scale = source.name or "full"
         architecture = cls.ARCHITECTURES[scale]
@@ -161,8 +195,9 @@ class ChosenModel(PipelineModel):
             identity={"name": cls.NAME, "weights": "random", "seed": SEED, "architecture": architecture},
             sampling=cls.TINY if scale == "tiny" else cls.SAMPLING,
             **cls._known(config),
+            experts_at=cls.experts_at(architecture.get("scheduler", {}), architecture.get("pipeline", {})),
             need=lambda sampling: cls._need(config, *_bytes_of(cls, scale)[:2], sampling),
-            work=lambda sampling: cls._work(config, _bytes_of(cls, scale)[2] / 2, sampling),
+            work=lambda sampling: cls._work(config, _bytes_of(cls, scale)[2], sampling),
         )
 
     @classmethod
@@ -185,7 +220,7 @@ class ChosenModel(PipelineModel):
             home = "cpu" if memory in ("model", "group") else device
             pipe = cls.random(cls.ARCHITECTURES[source.name or "full"], Make(device, dtype, home))
         else:
-            pipe = cls.stored(_found(source, cls.COMPONENTS)[0].path, dtype)
+            pipe = cls._stored(_found(source, cls.COMPONENTS)[0].path, dtype)
             if device == "cpu":  # memory-mapped weights are not aligned: products with them differ in the last bits
                 for part in placing.parts(pipe).values():
                     for parameter in part.parameters():
@@ -229,25 +264,11 @@ def _found(source: Source, components: tuple[str, ...] | None) -> tuple[Located,
     return located, fingerprint(located.path)
 
 
-def _config(folder: Path, part: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / part / "config.json").read_text(encoding="utf-8"))
-    return found
-
-
-def _sizes(folder: Path, components: tuple[str, ...] | None) -> dict[str, int]:
-    """Bytes of the weights of each part."""
-    sizes: dict[str, int] = {}
-    for file in folder.glob("*/*.safetensors"):
-        if components is not None and file.parent.name not in components:
-            continue
-        sizes[file.parent.name] = sizes.get(file.parent.name, 0) + file.stat().st_size
-    return sizes or {"": 0}
-
-
 def _bytes_of(cls: type[ChosenModel], scale: str) -> tuple[int, int, int]:
-    """Bytes of all random weights, of the largest part and of a transformer, in BF16, from shapes alone."""
+    """Bytes of all random weights and of the largest part in BF16, and parameters of a transformer; by shapes alone."""
     if (cls.NAME, scale) not in _known:
         pipe = cls.random(cls.ARCHITECTURES[scale], Make("meta", torch.bfloat16, "meta"))
         sizes = {name: placing.bytes_of(part) for name, part in placing.parts(pipe).items()}
-        _known[cls.NAME, scale] = sum(sizes.values()), max(sizes.values()), sizes[cls.TRANSFORMER]
+        parameters = sum(p.numel() for p in placing.parts(pipe)[cls.TRANSFORMER].parameters())
+        _known[cls.NAME, scale] = sum(sizes.values()), max(sizes.values()), parameters
     return _known[cls.NAME, scale]

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from mxbench.errors import UserError
 from mxbench.models.pipeline_folder import INDEXES, UNINDEXED, UNREAD, Names, components_of, lacking, says_lacking
 from mxbench.models.source import Located, Source
 
-__all__ = ["from_hub"]
+__all__ = ["NotFetched", "from_hub", "not_fetching"]
 
 # By name: between versions of huggingface_hub the classes move, and the HTTP library below them has changed twice.
 _NETWORK = {"TransportError", "ConnectionError", "Timeout", "TimeoutException", "TimeoutError", "gaierror"}
+
+
+_fetches = ContextVar("fetches", default=True)
+
+
+class NotFetched(UserError):
+    """Weights that a run would fetch."""
+
+
+@contextmanager
+def not_fetching() -> Iterator[None]:
+    """Within, weights that are not here are a ``NotFetched`` and no download."""
+    token = _fetches.set(False)
+    try:
+        yield
+    finally:
+        _fetches.reset(token)
 
 
 def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Located:
@@ -36,6 +55,8 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
         if not missing:
             return Located(root, root.name)
         state = f"{source.name} in the cache {constants.HF_HUB_CACHE} {says_lacking(missing)}"
+    if not _fetches.get():
+        raise NotFetched(f"{state}: the run fetches it", f"or {_bring(source)}")
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"{state}, and HF_HUB_OFFLINE is set", f"unset it, or {_bring(source)}")
     try:

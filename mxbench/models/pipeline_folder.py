@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -23,11 +24,14 @@ __all__ = [
     "WORD",
     "Names",
     "components_of",
+    "elements_of",
     "fingerprint",
     "lacking",
     "pipeline_of",
+    "read_json",
     "says_lacking",
     "size",
+    "tensors_of",
 ]
 
 INDEXES = ("model_index.json", "modular_model_index.json")
@@ -85,13 +89,30 @@ def fingerprint(path: Path) -> str:
 def pipeline_of(path: Path) -> str | None:
     """The pipeline's class that the index of a folder names; None where it names none, or there is no index."""
     index = next((path / name for name in INDEXES if _there(path / name)), None)
-    held = None if index is None else _json(index).get("_class_name")
+    held = None if index is None else read_json(index).get("_class_name")
     return held if isinstance(held, str) else None
 
 
 def size(path: Path) -> int:
     """Bytes of the safetensors of all components of a pipeline's folder; a UserError where it is none."""
     return sum((path / n).stat().st_size for n in _files(path, components_of(path, None)) if n.endswith(".safetensors"))
+
+
+def elements_of(path: Path, components: Names) -> dict[str, int]:
+    """How many numbers the safetensors of each component hold, whatever their dtype."""
+    found: dict[str, int] = {}
+    for name in _files(path, components_of(path, components)):
+        if name.endswith(".safetensors"):
+            shapes = tensors_of(path / name).values()
+            part = name.partition("/")[0]
+            found[part] = found.get(part, 0) + sum(math.prod(shape) for shape in shapes)
+    return found
+
+
+def tensors_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes in a safetensors file that is whole."""
+    entries = json.loads(_header(file)[1][8:])
+    return {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
 
 
 def components_of(root: Path, components: Names) -> list[_Part]:
@@ -104,7 +125,7 @@ def components_of(root: Path, components: Names) -> list[_Part]:
         raise UserError(f"{root} holds no {INDEXES[0]}", fix)
     found = {}
     told = UNINDEXED.get(index.relative_to(root).as_posix())
-    for name, entry in (_json(index) if told is None else told).items():
+    for name, entry in (read_json(index) if told is None else told).items():
         match entry:
             case [str(library), str(cls)] if not name.startswith("_"):
                 found[name] = (name, library, cls)
@@ -176,7 +197,7 @@ def lacking(root: Path, components: Names, ignore: Sequence[str], listed: Sequen
 
 
 def _shards(index: Path) -> list[str]:
-    mapping = _json(index).get("weight_map")
+    mapping = read_json(index).get("weight_map")
     if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping.values()):
         raise _broken(index, "has no weight_map")
     return sorted(set(mapping.values()))
@@ -187,7 +208,8 @@ def says_lacking(missing: Sequence[str]) -> str:
     return f"lacks {missing[0]}" if len(missing) == 1 else f"lacks {len(missing)} files, the first {missing[0]}"
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A file's JSON object; a UserError where it is none."""
     try:
         data = json.loads(_bytes(file))
     except (ValueError, RecursionError):

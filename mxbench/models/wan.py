@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from mxbench.models.base import AttentionSite, Family, Layout
 
-__all__ = ["WAN"]
+__all__ = ["KINDS", "WAN", "experts_at"]
+
+KINDS = ("self", "cross")
 
 
 def _sites(transformer: Any) -> Sequence[AttentionSite]:
@@ -35,6 +38,33 @@ def _inputs(transformer: Any) -> dict[str, Any]:
         "encoder_hidden_states": torch.randn(1, 8, config.text_dim, generator=generator).to(weight),
         "return_dict": False,
     }
+
+
+def experts_at(scheduler: Mapping[str, Any], boundary: float | None, steps: int) -> Sequence[int]:
+    """Which of Wan2.2's two transformers computes each step: the first down to the boundary in the noise.
+
+    Args:
+        scheduler: its config, as diffusers writes it.
+        boundary: the pipeline's ``boundary_ratio``; None where the first computes all.
+        steps: of the render.
+    """
+    return _experts_at(tuple(sorted((k, v) for k, v in scheduler.items() if _plain(v))), boundary, steps)
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+@cache
+def _experts_at(scheduler: tuple[tuple[str, Any], ...], boundary: float | None, steps: int) -> Sequence[int]:
+    import diffusers
+
+    if boundary is None:
+        return (0,) * steps
+    config = dict(scheduler)
+    made = getattr(diffusers, config.get("_class_name", "UniPCMultistepScheduler")).from_config(config)
+    made.set_timesteps(steps)
+    return tuple(int(t < boundary * made.config.num_train_timesteps) for t in made.timesteps.tolist())
 
 
 WAN = Family(

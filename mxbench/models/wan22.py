@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from mxbench.models.base import Sampling
 from mxbench.models.chosen import SEED, ChosenModel, Make
 from mxbench.models.nano import tokenizer
+from mxbench.models.wan import KINDS, experts_at
 
 __all__ = ["Wan22"]
 
@@ -33,6 +35,7 @@ _FULL: dict[str, dict[str, Any]] = {
     "vae": {},
     "text_encoder": {"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 1, "num_heads": 64},
     "scheduler": {**_SCHEDULER, "flow_shift": 12.0},
+    "pipeline": {"boundary_ratio": 0.875},
 }
 
 _TINY: dict[str, dict[str, Any]] = {
@@ -48,6 +51,7 @@ _TINY: dict[str, dict[str, Any]] = {
     "vae": {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 1, 1, 1], "num_res_blocks": 1},
     "text_encoder": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2},
     "scheduler": _FULL["scheduler"],
+    "pipeline": _FULL["pipeline"],
 }
 
 
@@ -62,6 +66,7 @@ class Wan22(ChosenModel):
     EXPERTS = 2
     BRANCHES = 2
     SPREADS = True
+    KINDS = KINDS
     ARCHITECTURES: ClassVar = {"full": _FULL, "tiny": _TINY}
 
     @classmethod
@@ -79,8 +84,13 @@ class Wan22(ChosenModel):
             scheduler=UniPCMultistepScheduler(**architecture["scheduler"]),
             transformer=experts[0],
             transformer_2=experts[1],
-            boundary_ratio=0.875,
+            **architecture["pipeline"],
         )
+
+    @classmethod
+    def experts_at(cls, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> Callable[[int], Sequence[int]]:
+        """See ``ChosenModel.experts_at``."""
+        return partial(experts_at, scheduler, index.get("boundary_ratio"))
 
     @classmethod
     def tokens(cls, config: Mapping[str, Any], sampling: Sampling) -> int:

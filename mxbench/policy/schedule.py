@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -118,21 +118,26 @@ class Schedule:
         """The last rule's: what a hybrid policy falls back to, the method that a table row is about."""
         return self.rules[-1].use
 
-    def share(self, n_layers: int, n_steps: int, n_experts: int) -> float:
-        """How much of a render's self-attention ``main`` computes, by layers, steps and experts of one weight each."""
+    def share(self, n_layers: int, experts: Sequence[int], n_experts: int) -> float:
+        """How much of a render's self-attention ``main`` computes; ``experts`` are those that compute each step."""
         sites = [
-            Site(expert=expert, layer=layer, n_layers=n_layers, kind="self", step=step, n_steps=n_steps)
-            for expert, layer, step in product(range(n_experts), range(n_layers), range(n_steps))
+            Site(expert=expert, layer=layer, n_layers=n_layers, kind="self", step=step, n_steps=len(experts))
+            for (step, expert), layer in product(enumerate(experts), range(n_layers))
         ]
         return sum(self.at(site, n_experts) == self.main for site in sites) / len(sites)
 
-    def check(self, n_layers: int, n_steps: int, n_experts: int) -> None:
-        """See that every rule can match in a model of that size.
+    def check(self, n_layers: int, n_steps: int, n_experts: int, kinds: Collection[str] = KINDS) -> None:
+        """See that every rule can match in a model of that size, whose attention is of these kinds.
 
         Raises:
-            UserError: a rule names a layer, step or expert that does not exist.
+            UserError: a rule names a layer, step, expert or kind that does not exist.
         """
         for rule in self.rules:
+            if rule.kind not in kinds:
+                raise UserError(
+                    f"method {self.name!r}: the model has no {rule.kind}-attention that can be taken over",
+                    f"use kind: {' or '.join(kinds)}",
+                )
             try:
                 rule.layers.indices(n_layers, "layer")
                 rule.steps.indices(n_steps, "step")

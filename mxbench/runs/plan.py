@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,9 @@ from mxbench.models.base import ModelFacts, Sampling, VideoModel
 from mxbench.models.device import resolve
 from mxbench.models.memory import check, choose
 from mxbench.models.parallel import check as check_gpus
+from mxbench.models.tested import check_diffusers
+from mxbench.policy import Schedule, idle
+from mxbench.policy.selector import ALL
 from mxbench.runs import prompts as prompt_sets
 from mxbench.runs.cell import Cell
 from mxbench.runs.entries import Entry, parse_entry
@@ -86,7 +89,7 @@ class Plan:
         environment: what else changes pixels.
         memory: how the model is placed on the device, see ``mxbench.models.memory``; None where that is no choice.
         gpus: how many share a render.
-        notes: what a reader of the prompt file should be told.
+        notes: what a reader of the prompt file, or of the methods' rules, should be told.
     """
 
     recipe: Recipe
@@ -159,7 +162,7 @@ class Plan:
             "unsupported": row.unsupported,
             "unverified": schedule.unverified,
             "bits": None if spec is None else spec.bits,
-            "share": schedule.share(known.n_layers, self.sampling.steps, known.n_experts),
+            "share": schedule.share(known.n_layers, _experts(known, schedule, self.sampling), known.n_experts),
             "flags": dict(row.entry.flags),
             "axis": dict(row.entry.axis),
             "cells": {
@@ -180,6 +183,7 @@ def expand(recipe: Recipe, device: str = "auto", gpus: int = 1) -> Plan:
     Raises:
         UserError: whatever in it names something that does not exist or cannot work, before any time is spent.
     """
+    check_diffusers()
     known = facts(recipe.model, recipe.weights, recipe.revision)
     device = resolve(device, known.dtypes)
     sampling = _sampling(recipe, known)
@@ -196,7 +200,7 @@ def expand(recipe: Recipe, device: str = "auto", gpus: int = 1) -> Plan:
     entries = [parse_entry(item) for item in recipe.methods]
     rows = _rows(recipe, entries, device, known.dtype_on(device))
     for row in rows:
-        row.entry.schedule.check(known.n_layers, sampling.steps, known.n_experts)
+        row.entry.schedule.check(known.n_layers, sampling.steps, known.n_experts, known.kinds)
     if known.weights.startswith("random"):  # said in every row: a row may leave its table
         rows = tuple(
             replace(row, entry=replace(row.entry, label=f"{row.entry.label} (random weights)")) for row in rows
@@ -210,10 +214,25 @@ def expand(recipe: Recipe, device: str = "auto", gpus: int = 1) -> Plan:
         rows=rows,
         device=device,
         environment=environment(device, known.dtype_on(device), memory, tiles=known.tiles, gpus=gpus),
-        notes=loaded.notes,
+        notes=(*loaded.notes, *_idle(rows, known, sampling)),
         memory=memory,
         gpus=gpus,
     )
+
+
+def _experts(known: ModelFacts, schedule: Schedule, sampling: Sampling) -> Sequence[int]:
+    """The transformer of each step, where it matters to a schedule: to know it takes diffusers' scheduler."""
+    matters = any(rule.experts != ALL for rule in schedule.rules)
+    return known.experts(sampling.steps) if matters else (0,) * sampling.steps
+
+
+def _idle(rows: Sequence[Row], known: ModelFacts, sampling: Sampling) -> list[str]:
+    return [
+        f"{row.key}: {said}: those before it do, or its expert has no step"
+        for row in rows
+        for schedule in (row.entry.schedule,)
+        for said in idle(schedule, known.n_layers, _experts(known, schedule, sampling), known.n_experts)
+    ]
 
 
 def _memory(recipe: Recipe, known: ModelFacts, device: str, sampling: Sampling) -> str | None:

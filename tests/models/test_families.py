@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,40 @@ def test_poison_in_the_padding_changes_nothing_and_a_token_more_does(
     assert seam.nonfinite == 0
     assert torch.equal(clean, poisoned)
     assert not torch.equal(clean, more)
+
+
+@pytest.mark.parametrize("method", ["fp16", "mxattn", "vc8"])
+@pytest.mark.parametrize("name", CALLS)
+def test_poison_that_reaches_attention_itself_changes_nothing(pipes: dict[str, Any], name: str, method: str) -> None:
+    """HunyuanVideo-1.5 zeroes its padding on the way: only here does the seam alone keep it out."""
+    pipe, real = pipes[name], {"hunyuan": 5, "hunyuan15": 5 + 2}[name]
+    poisoned = 0
+
+    def poison(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        nonlocal poisoned
+        given = dict(zip(("hidden_states", "encoder_hidden_states"), args, strict=False)) | kwargs
+        joint = given.get("encoder_hidden_states")
+        where, first = ("encoder_hidden_states", real) if joint is not None else ("hidden_states", tokens + real)
+        given[where] = given[where].clone()
+        given[where][:, first:] = 1e3
+        poisoned += given[where][:, first:].numel()
+        return (), given
+
+    with attach(pipe, method) as seam:
+        clean = CALLS[name](pipe)
+    assert seam.site is not None and seam.site.grid is not None
+    tokens = math.prod(seam.site.grid)
+    hooks = [
+        site.module.register_forward_pre_hook(poison, with_kwargs=True)
+        for site in family_of(pipe).sites(pipe.transformer)
+    ]
+    try:
+        with attach(pipe, method):
+            assert torch.equal(clean, CALLS[name](pipe))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert poisoned > 0
 
 
 @pytest.mark.parametrize("method", METHODS)

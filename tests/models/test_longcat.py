@@ -144,3 +144,14 @@ def test_weights_come_from_a_folder_without_an_index(model, sampling, tmp_path):
     (other / "vae" / "diffusion_pytorch_model.safetensors").unlink()
     with pytest.raises(UserError, match=r"lacks vae/diffusion_pytorch_model\.safetensors"):
         facts("longcat-video", str(other), None)
+
+
+def test_its_package_s_code_is_part_of_what_a_render_is(package, tmp_path, monkeypatch):
+    before = facts("longcat-video", "random:tiny")
+    shutil.copytree(STAND_IN, tmp_path / "other")
+    (tmp_path / "other/longcat_video/more.py").write_text("A = 1\n")
+    monkeypatch.setattr(sys.modules["longcat_video"], "__path__", [str(tmp_path / "other/longcat_video")])
+    after = facts("longcat-video", "random:tiny")
+    assert before.identity != after.identity
+    assert before.weights != after.weights
+    assert "longcat_video" in before.weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mxbench.models.base import ModelFacts
@@ -10,6 +11,7 @@ from mxbench.models.nano import weights
 from mxbench.models.nano.build import ARCHITECTURE, SAMPLING, SEED, pipeline, trained
 from mxbench.models.placement import placed
 from mxbench.models.render import PipelineModel
+from mxbench.models.wan import KINDS, experts_at
 
 __all__ = ["Nano", "RandomNano"]
 
@@ -22,7 +24,9 @@ def _facts(said: str, architecture: Mapping[str, Any], **identity: Any) -> Model
         n_experts=2,
         dtypes={"cpu": "float32", "cuda": "float16"},
         sampling=SAMPLING,
+        kinds=KINDS,
         spread=architecture["transformer"]["num_attention_heads"],
+        experts_at=partial(experts_at, architecture["scheduler"], architecture["pipeline"]["boundary_ratio"]),
     )
 
 
