@@ -1,18 +1,20 @@
 """``mxbench vbench``, VBench's columns of a run, and ``mxbench score --vbench``; by workers that stand in."""
 
 import json
+import os
 import sys
 
 import pytest
 from cli_checks import clip, error, one_line
 from vbench_files import fill
 
+from mxbench.runs.compare import column_of
 from mxbench.vbench.dimensions import DIMENSIONS
 
 WORKER = """import json, sys
 job = json.load(open(sys.argv[-1]))
 def say(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
-say("ready", versions={"vbench": "0.1.5"}, device="cpu")
+say("ready", versions={"vbench": "0.1.5"}, device="cpu", threads=1)
 for dimension, key, path in job["tasks"]:
     say("begin", dimension=dimension, key=key)
     open("ASKED", "a").write(f"{dimension} {key}\\n")
@@ -70,9 +72,10 @@ def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_
     assert code == 0
     said = " ".join(out.split())
     assert "VBench 0.1.5 on cpu" in said
-    assert (
-        "not the published ones: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth. These scores are no VBench scores." in said
-    )
+    assert "cpu, torch None, torchvision None, 1 thread: " in said
+    others = [file.path for name in ("subject_consistency", "imaging_quality") for file in DIMENSIONS[name].files]
+    for path in others:
+        assert path in said.split("not the published ones: ")[1].split(". These scores are no VBench scores.")[0]
     assert fake_model.rendered == []
     assert out.count("0.5000") == 6  # 50 of a hundred too
     assert len(asked(tmp_path)) == 6
@@ -132,7 +135,9 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     found = json.loads(out)
     assert code == 1
     assert set(found["scores"]) == {"a.mp4", "it's .. é.mkv", "bad.mp4"}
-    assert {name: found["scores"]["a.mp4"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
+    assert {name: found["scores"]["a.mp4"][column_of(name)]["value"] for name in DIMENSIONS} == dict.fromkeys(
+        DIMENSIONS, 0.5
+    )
     assert "cannot be read" in found["scores"]["bad.mp4"]["imaging_quality"]["unscored"]
     assert found["vbench"]["package_totals"]["imaging_quality"] == 0.5
     assert {"video": "a.mp4", "dimension": "imaging_quality", "seconds": 0.5, "memory": 9, "device_memory": 0} in found[
@@ -225,8 +230,13 @@ def test_setup_takes_weights_from_a_folder_and_says_their_terms(mxbench_cli, vbe
     (tmp_path / "usb").mkdir()
     (tmp_path / "usb/amt-s.pth").write_bytes(b"weights")
     code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
+    assert code == 1
+    assert "wrong: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use): what came has 7 bytes" in out
+    os.truncate(tmp_path / "usb/amt-s.pth", 12_027_871)
+    code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
     assert code == 0
-    assert "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use) (no checksum is published)" in out
+    copied = "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use)"
+    assert f"{copied} (not verified, no checksum is published)" in out
     code, out, err = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "imaging_quality")
     assert code == 1
     assert "missing: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth" in out
