@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from mxbench.errors import UserError
 from mxbench.vbench.dimensions import DIMENSIONS, File
 from mxbench.vbench.preflight import size_of
 
@@ -30,9 +31,16 @@ class Weights:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    """Hex digest of a file's bytes.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}", "see to its permissions") from error
 
 
 def wrong_size(file: File, path: Path) -> str:

@@ -17,7 +17,7 @@ from mxbench.vbench import home, weights
 from mxbench.vbench.dimensions import DIMENSIONS, File
 from mxbench.vbench.install import install
 from mxbench.vbench.preflight import lacking, reason, refusal
-from mxbench.vbench.verify import look
+from mxbench.vbench.verify import look, sha256_of
 from mxbench.vbench.weights import bring
 
 
@@ -128,6 +128,11 @@ def test_a_file_without_a_checksum_is_known_by_its_size_alone(monkeypatch, tmp_p
     (tmp_path / file.path).write_bytes(b"w" * size)
     found = look("aesthetic_quality", tmp_path)
     assert (found.unpublished, found.unverified) == (((), (file.path,)) if good else ((file.path,), ()))
+
+
+def test_a_file_of_weights_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        sha256_of(tmp_path)
 
 
 def test_a_file_with_a_checksum_is_known_by_it(monkeypatch, tmp_path):
