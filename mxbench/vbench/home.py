@@ -34,6 +34,8 @@ def remember(python: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"python": str(python)}) + "\n", encoding="utf-8")
     except OSError as error:
+        if str(python) == sys.executable and not path.exists():
+            return  # ours is taken where none is remembered
         raise UserError(
             f"{path}, which remembers the interpreter of VBench, cannot be written: {error.strerror or error}",
             f"set XDG_CONFIG_HOME to a folder that can be, or {PYTHON_VARIABLE}={python}",

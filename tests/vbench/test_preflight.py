@@ -8,6 +8,7 @@ import sys
 import threading
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from vbench_files import fill
@@ -215,7 +216,7 @@ def test_the_interpreter_is_the_one_named_then_the_environment_s_then_the_one_se
         gone()
         with pytest.raises(UserError, match="run `mxbench vbench setup` again"):
             home.interpreter()
-    home.remember(sys.executable)
+    home.remember(Path(sys.executable))
     assert home.interpreter() == sys.executable
 
 
@@ -223,6 +224,7 @@ def test_a_folder_of_settings_that_is_a_file_is_one_line(monkeypatch, tmp_path):
     (tmp_path / "config").write_text("a file")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(home.PYTHON_VARIABLE, raising=False)
+    home.remember(Path(sys.executable))  # which is taken anyway
     assert home.interpreter() == sys.executable
     with pytest.raises(UserError, match=r"cannot be written: .*; set XDG_CONFIG_HOME"):
         home.remember(tmp_path / "python")
