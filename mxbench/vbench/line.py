@@ -50,6 +50,10 @@ class Job:
     stop: threading.Event = field(default_factory=threading.Event)
 
 
+class _Silent(Exception):
+    """A worker took longer than it may; no ``TimeoutError``, which a file system raises too."""
+
+
 class Line:
     """Tasks that one worker does after another, and the workers after it if it dies.
 
@@ -117,7 +121,7 @@ class Line:
                     ready |= answer["kind"] == "ready"
                     ended |= answer["kind"] == "end"
                 code = process.wait(_END_S)
-        except TimeoutError as error:
+        except _Silent as error:
             death = str(error)
         except Unreadable as error:
             death = f"the worker of VBench answered what cannot be read: {str(error)[:200]}"
@@ -156,7 +160,7 @@ class Line:
         """A worker's lines as they come, until it ends.
 
         Raises:
-            TimeoutError: none came within the limit.
+            _Silent: none came within the limit.
         """
         lines: queue.Queue[str | None] = queue.Queue()
 
@@ -173,7 +177,7 @@ class Line:
             try:
                 line = lines.get(timeout=seconds)
             except queue.Empty:
-                raise TimeoutError(f"the worker of VBench gave no answer in {seconds:g} s and was stopped") from None
+                raise _Silent(f"the worker of VBench gave no answer in {seconds:g} s and was stopped") from None
             if line is None:
                 return
             if (answer := parse(line)) is not None:

@@ -108,7 +108,8 @@ def score(
         for line in lines:
             line.kill()
         for thread in threads:
-            thread.join()
+            if thread.ident is not None:  # it was started
+                thread.join()
     if (error := next((line.error for line in lines if line.error is not None), None)) is not None:
         raise error
     environment = next((line.environment for line in lines if line.environment is not None), None)

@@ -207,12 +207,13 @@ def test_as_long_as_it_takes_is_a_limit(stand_in, limit):
     assert len(scored(outcome(stand_in(EVERY), limit_s=limit))) == 6
 
 
-def test_what_is_raised_by_who_is_told_ends_all_workers_soon(stand_in):
+@pytest.mark.parametrize("error", [UserError("no room", "make some"), TimeoutError("no room")])
+def test_what_is_raised_by_who_is_told_ends_all_workers_soon(stand_in, error):
     def full(_answer):
-        raise UserError("no room", "make some")
+        raise error
 
     program = "ready()\nscore(job['tasks'][0])\nsys.stdin.read()\n"
-    with pytest.raises(UserError, match="no room"):
+    with pytest.raises(type(error), match="no room"):
         outcome(stand_in(program), workers=3, tell=full)
 
 
