@@ -15,6 +15,7 @@ from mxbench.cli.main import PROCESS_START
 from mxbench.cli.options import vbench_choice
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
 from mxbench.cli.quiet import say_once
+from mxbench.errors import UserError
 from mxbench.models.hub import NotFetched, not_fetching
 from mxbench.report.load import write_reports
 from mxbench.runs.files import DiskFull
@@ -121,14 +122,14 @@ def _vbench(plan: Plan, store: Store, setup: Setup, outcome: Outcome, console: C
         if console is not None:
             said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
             line = f"[{number}/{count}] {answer.task.dimension}  {said}  {names[answer.task.key]}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     gc.collect()  # the model has gone, and its memory with it
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     try:
         answers = score_cells(plan, store, setup, tell)
-    except DiskFull as error:
+    except UserError as error:  # costs nothing that was rendered or scored
         outcome.stopped = str(error)
         return
     for answer in answers:

@@ -78,6 +78,24 @@ def cli() -> None:
     """
 
 
+_AGAIN = "run the same command again: "
+_KEPT = {
+    "run": f"{_AGAIN}what a results folder holds is kept",
+    "ablate": f"{_AGAIN}what a results folder holds is kept",
+    "vbench": f"{_AGAIN}the packages and files that are in place are kept",
+    "score": "nothing is kept (--vbench keeps its scores with --keep FILE)",
+    "bench": "nothing is kept",
+}
+
+
+def _kept(arguments: list[str]) -> str:
+    """What an interrupted command leaves."""
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if name == "score" and any(word == "--keep" or word.startswith("--keep=") for word in arguments):
+        return f"{_AGAIN}what VBench has scored is kept in the file of --keep"
+    return _KEPT.get(name, "run the same command again")
+
+
 def main() -> None:
     """Run the command line; every foreseen error is one line on stderr."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -93,7 +111,7 @@ def main() -> None:
         click.echo(f"mxbench: {' '.join(error.format_message().split())}{hint}", err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("mxbench: interrupted; run the same command again: what a results folder holds is kept", err=True)
+        click.echo(f"mxbench: interrupted; {_kept(sys.argv[1:])}", err=True)
         code = 130
     except BrokenPipeError:
         # The reader of the output has gone (a pager, `head`): nothing is wrong and nobody is listening.

@@ -64,7 +64,7 @@ _VBENCH_OPTIONS = [
     click.option("--vbench-workers", type=int, default=1, show_default=True, metavar="N", help="VBench processes."),
     click.option(
         "--vbench-limit", type=float, default=1800.0, show_default=True, metavar="SECONDS",
-        help="The most that one video may take in one dimension; a worker has 300 to start.",
+        help="The most that one video may take in one dimension, or inf; a worker has 300 to start.",
     ),
     click.option("--allow-unscored", is_flag=True, help="Go on where VBench lacks something; it is left unscored."),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from mxbench.errors import UserError
 
 if TYPE_CHECKING:
     from mxbench.runs.compare import Comparison
+    from mxbench.runs.vbench_kept import KeptScores
+    from mxbench.runs.vbench_scores import Setup
 
 __all__ = ["command"]
 
@@ -54,9 +57,8 @@ def command(
     A pair must match in frames, size and frame rate. Clips that cannot be compared are named with the reason and cost
     the others nothing; the exit code is then 1. Lossy files put their compression into every score.
     """
-    from rich.console import Console
-
-    from mxbench.runs.compare import alone, compare, named
+    from mxbench.metrics import metric
+    from mxbench.runs.compare import alone, compare, named, paired
     from mxbench.runs.recipe import METRIC_DEFAULTS
 
     if not vbench and (dimensions or keep):
@@ -67,58 +69,114 @@ def command(
         if metrics or align:
             raise UserError("--metric and --align need a reference", "pass --reference too")
         result, files = alone(videos)
+        judge: _VBench | None = _vbench(dimensions, keep, options)
     else:
+        for name in metrics:
+            metric(name)
+        paired(videos, reference)
         files = named(videos) if vbench else {}
+        judge = _vbench(dimensions, keep, options) if vbench else None
         result = compare(videos, reference, list(metrics) or list(METRIC_DEFAULTS), align=align)
-    extra: dict[str, Any] = {}
-    if vbench:
-        result, extra = _with_vbench(result, files, dimensions, keep, options, quiet=as_json)
-    lost = extra.pop("lost", False)
-    if as_json:
-        echo_json({**result.to_dict(), **extra})
-    else:
-        console = Console()
-        result.print(console)
-        for name, total in extra.get("vbench", {}).get("package_totals", {}).items():
-            if total is not None:
-                console.print(f"{name}: the package's own total would be {total:.4f}", highlight=False)
-    return 1 if result.problems or lost else 0
+    title = videos if reference is None else f"{videos} against {reference}"
+    found = judge.score(result, files, quiet=as_json) if judge is not None else _Found(result)
+    _print(found, title, as_json=as_json)
+    if found.stopped is not None:
+        click.echo(f"mxbench: {found.stopped}", err=True)
+    return 1 if result.problems or found.lost or found.stopped is not None else 0
 
 
-def _with_vbench(
-    result: Comparison,
-    files: dict[str, Path],
-    dimensions: tuple[str, ...],
-    keep: str | None,
-    options: dict[str, Any],
-    *,
-    quiet: bool,
-) -> tuple[Comparison, dict[str, Any]]:
-    """The comparison with VBench's columns, and what programs are told besides."""
-    from mxbench.runs.compare import Comparison
-    from mxbench.runs.vbench_scores import prepare, score_files
-    from mxbench.vbench.aggregate import package_total
+@dataclass(slots=True)
+class _Found:
+    """The comparison with all its columns.
+
+    Attributes:
+        result: the comparison.
+        vbench: what programs are told of VBench; None without.
+        lost: whether a score is missing that was not allowed to be.
+        stopped: why VBench ended before its end, or None.
+    """
+
+    result: Comparison
+    vbench: dict[str, Any] | None = None
+    lost: bool = False
+    stopped: UserError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _VBench:
+    """VBench as it was asked for, looked at before anything is scored."""
+
+    setup: Setup
+    chosen: list[str]
+    kept: KeptScores | None
+
+    def score(self, result: Comparison, files: dict[str, Path], *, quiet: bool) -> _Found:
+        """A comparison with VBench's columns."""
+        from mxbench.cli.score_page import printable
+        from mxbench.runs.compare import Comparison, column_of
+        from mxbench.runs.vbench_scores import score_files
+        from mxbench.vbench.aggregate import package_total
+
+        costs: list[dict[str, Any]] = []
+
+        def tell(number: int, count: int, answer: Any) -> None:
+            cost = {name: getattr(answer, name) for name in ("seconds", "memory", "device_memory")}
+            costs.append({"video": answer.task.key, "dimension": answer.task.dimension, **cost})
+            if not quiet:
+                said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
+                line = f"[{number}/{count}] {answer.task.dimension}  {printable(answer.task.key)}  {said}"
+                click.echo(line, err=True)
+
+        found = score_files(files, self.chosen, self.setup, self.kept, tell)
+        names = tuple(dict.fromkeys((*result.metrics, *(column_of(name) for name in self.chosen))))
+        scores = {name: dict(each) for name, each in result.scores.items()}
+        for video, each in found.scores.items():
+            scores.setdefault(video, {}).update({column_of(name): score for name, score in each.items()})
+        reached = {name: [each[name] for each in found.scores.values() if name in each] for name in self.chosen}
+        vbench = {
+            **self.setup.to_dict(),
+            "notes": self.setup.notes(),
+            "package_totals": {column_of(name): package_total(name, each) for name, each in reached.items()},
+            "costs": costs,
+            "stopped": str(found.stopped) if found.stopped is not None else None,
+        }
+        lost = any(
+            score.value is None
+            for name, each in reached.items()
+            for score in each
+            if name not in self.setup.reasons  # what was allowed is not lost
+        )
+        return _Found(Comparison(names, scores, result.notes, result.problems), vbench, lost, found.stopped)
+
+
+def _vbench(dimensions: tuple[str, ...], keep: str | None, options: dict[str, Any]) -> _VBench:
+    """See that VBench can score, and that scores can be kept.
+
+    Raises:
+        UserError: it cannot, or they cannot.
+    """
+    from mxbench.runs.vbench_kept import KeptScores
+    from mxbench.runs.vbench_scores import prepare
     from mxbench.vbench.dimensions import DIMENSIONS
     from mxbench.vbench.preflight import lacking
 
-    chosen = [name for name in DIMENSIONS if not dimensions or name in dimensions]
     lacking(dimensions)  # names that do not exist
-    setup = prepare(chosen, vbench_choice(options))
+    choice = vbench_choice(options)
+    kept = KeptScores(Path(keep)) if keep else None
+    chosen = [name for name in DIMENSIONS if not dimensions or name in dimensions]
+    return _VBench(prepare(chosen, choice), chosen, kept)
 
-    costs: list[dict[str, Any]] = []
 
-    def tell(number: int, count: int, answer: Any) -> None:
-        cost = {name: getattr(answer, name) for name in ("seconds", "memory", "device_memory")}
-        costs.append({"video": answer.task.key, "dimension": answer.task.dimension, **cost})
-        if not quiet:
-            said = f"unscored: {answer.reason}" if answer.value is None else f"{answer.seconds:.1f} s"
-            name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in answer.task.key)
-            click.echo(f"[{number}/{count}] {answer.task.dimension}  {name}  {said}", err=True)
+def _print(found: _Found, title: str, *, as_json: bool) -> None:
+    from rich.console import Console
 
-    found = score_files(files, chosen, setup, Path(keep) if keep else None, tell)
-    names = tuple(dict.fromkeys((*result.metrics, *chosen)))
-    scores = {name: {**result.scores.get(name, {}), **found.get(name, {})} for name in {**result.scores, **found}}
-    whole = Comparison(names, scores, result.notes, result.problems)
-    totals = {name: package_total(name, [found[video][name] for video in files]) for name in chosen}
-    lost = any(score.value is None for each in found.values() for score in each.values())
-    return whole, {"vbench": {**setup.to_dict(), "package_totals": totals, "costs": costs}, "lost": lost}
+    from mxbench.cli.score_page import print_scores
+
+    if as_json:
+        echo_json({**found.result.to_dict(), **({"vbench": found.vbench} if found.vbench is not None else {})})
+        return
+    vbench = found.vbench or {"notes": [], "package_totals": {}}
+    print_scores(found.result, title, vbench["notes"], Console(highlight=False))
+    for name, total in vbench["package_totals"].items():
+        if total is not None:
+            click.echo(f"{name}: the package's own total would be {total:.4f}")

@@ -58,7 +58,7 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     """Install VBench's packages, and fetch the weights of its dimensions.
 
     Weights go to VBENCH_CACHE_DIR (~/.cache/vbench). They have licences of their own, two of which forbid commercial
-    use: they are printed. Checksums are verified where the authors publish them.
+    use: they are printed. Checksums are verified where the authors publish them, and sizes where they do not.
     """
     from mxbench.vbench.dimensions import DIMENSIONS
     from mxbench.vbench.home import cache, remember
@@ -72,8 +72,7 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
     if by_hand is not None and not by_hand.is_dir():
         raise UserError(f"there is no folder {by_hand}", "name the folder that holds the files")
     python = install(folder.absolute() if folder else None, tell=lambda words: click.echo(words, err=True))
-    if folder is not None:
-        remember(python)
+    remember(python)
     click.echo(f"VBench's packages are installed for {python}. Licences: {'; '.join(LICENCES)}")
     if no_weights:
         return 0
@@ -82,11 +81,9 @@ def setup(folder: Path | None, by_hand: Path | None, no_weights: bool, dimension
         tell=lambda file: click.echo(f"{'copying' if by_hand else 'fetching'} {wanted(file)}", err=True),
     )  # fmt: skip
     for each in found:
-        known = " (SHA-256 verified)" if each.file.sha256 and each.how else ""
-        known = known or (" (no checksum is published)" if each.how else "")
-        how = each.how or ("wrong" if "SHA-256" in each.reason else "missing")
-        click.echo(f"{how}: {wanted(each.file)}{known}" + (f": {each.reason}" if each.reason else ""))
-    gone = [each for each in found if each.how is None]
+        known = " (SHA-256 verified)" if each.file.sha256 else " (not verified, no checksum is published)"
+        click.echo(f"{each.how}: {wanted(each.file)}" + (known if each.good else f": {each.reason}"))
+    gone = [each for each in found if not each.good]
     if gone:
         click.echo(
             f"mxbench: {len(gone)} of {len(found)} files are missing or wrong; bring them here and run "
@@ -112,12 +109,13 @@ def check(python: str | None, device: str, as_json: bool) -> int:
     from mxbench.vbench.dimensions import DIMENSIONS
     from mxbench.vbench.home import cache, interpreter
     from mxbench.vbench.preflight import lacking, size_of
-    from mxbench.vbench.weights import fingerprint, unpublished
+    from mxbench.vbench.verify import look
 
     known_device(device)
     where = interpreter(python)
     environment = worker.check(where, cache(), device)
     missing = lacking(DIMENSIONS)
+    files = {name: look(name, cache()) for name in DIMENSIONS}
     if as_json:
         echo_json(
             {
@@ -125,15 +123,23 @@ def check(python: str | None, device: str, as_json: bool) -> int:
                 "cache": str(cache()),
                 "versions": environment.versions,
                 "device": environment.device,
+                "threads": environment.threads,
                 "dimensions": {name: [file.path for file in missing.get(name, [])] for name in DIMENSIONS},
+                "unpublished": {name: list(each.unpublished) for name, each in files.items()},
+                "unverified": {name: list(each.unverified) for name, each in files.items()},
             }
         )
     else:
         click.echo(f"{where}: {', '.join(f'{name} {version}' for name, version in environment.versions.items())}")
-        click.echo(f"device: {environment.device}; weights below {cache()}")
+        click.echo(f"device: {environment.device}; threads: {environment.threads}; weights below {cache()}")
         for name in DIMENSIONS:
             gone = [f"{file.path} ({size_of(file)}, from {file.source})" for file in missing.get(name, [])]
-            other = unpublished(name, fingerprint(name, cache()))
-            said = f"ready, but not with the published {', '.join(other)}" if other else "ready"
-            click.echo(f"{name}: " + (f"lacks {'; '.join(gone)}" if gone else said))
+            said = ["ready"]
+            if other := files[name].unpublished:
+                said = [f"ready, but not with the published {', '.join(other)}"]
+            if gone:
+                said = [f"lacks {'; '.join(gone)}"]
+            if files[name].unverified:
+                said.append(f"not verified, no checksum is published: {', '.join(files[name].unverified)}")
+            click.echo(f"{name}: {'; '.join(said)}")
     return 1 if missing else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from mxbench.errors import UserError
 from mxbench.metrics.base import Score, unscored
 from mxbench.vbench.home import interpreter
 from mxbench.vbench.preflight import reason
@@ -15,7 +16,11 @@ __all__ = ["missing", "not_here"]
 
 def missing(dimension: str) -> str | None:
     """Why a dimension cannot be scored on this machine, as far as that shows without starting a worker."""
-    if interpreter() == sys.executable and importlib.util.find_spec("vbench") is None:
+    try:
+        python = interpreter()
+    except UserError as error:
+        return str(error)
+    if python == sys.executable and importlib.util.find_spec("vbench") is None:
         return "VBench is not installed: `mxbench vbench setup`"
     return reason(dimension)
 

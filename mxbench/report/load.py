@@ -24,6 +24,7 @@ from mxbench.report.published import load_published
 from mxbench.report.tables import Table, build
 from mxbench.report.terminal import print_page
 from mxbench.runs.store import Store
+from mxbench.vbench.notes import notes_of
 
 __all__ = ["KERNELS", "print_report", "table_data", "write_reports"]
 
@@ -154,19 +155,7 @@ def _vbench(store: Store, plan: Mapping[str, Any]) -> list[str]:
                 str(s.details.get("setup")) for s in scores if s is not None and s.value is not None
             )
     known = [setups[one] for found in used.values() for one in found if one in setups]
-    notes = []
-    for said in dict.fromkeys(
-        f"VBench {each['versions'].get('vbench')} on {each['device']}, torch {each['versions'].get('torch')}, "
-        f"torchvision {each['versions'].get('torchvision')}: means over videos, which VBench's own totals are too "
-        "where clips have one length."
-        for each in known
-    ):
-        notes.append(said)
-    other = dict.fromkeys(path for each in known for path in each.get("unpublished", []))
-    if other:
-        notes.append(
-            f"VBench's weights are not the published ones: {', '.join(other)}. These scores are no VBench scores."
-        )
+    notes = notes_of(known)
     mixed = [METRICS[name].label for name, found in used.items() if len(found) > 1]
     if mixed:
         notes.append(f"Scores of several VBench setups stand in one column: {', '.join(mixed)}. Run the recipe again.")

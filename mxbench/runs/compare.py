@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mxbench.errors import UserError
 from mxbench.metrics import METRICS, Score, align, check_pair, metric, score
 from mxbench.video import VIDEO_SUFFIXES, find_clips, read_clip
 
-if TYPE_CHECKING:
-    from rich.console import Console
+__all__ = ["Comparison", "alone", "column_of", "compare", "digits_of", "label_of", "named", "paired"]
 
-__all__ = ["Comparison", "alone", "compare", "named"]
+_FLICKERING = "temporal_flickering_vbench"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,6 @@ class Comparison:
         values = [value for value in found if value is not None]
         return math.fsum(values) / len(values) if values else None
 
-    def _mean_text(self, name: str) -> str:
-        each_one = [each[name] for each in self.scores.values() if name in each]
-        mean, n = self.mean(name), sum(one.value is not None for one in each_one)
-        if mean is None:
-            return "–"
-        return f"{mean:.{METRICS[name].digits}f}" + (f" (n={n})" if n < len(self.scores) else "")
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data for programs."""
         return {
@@ -55,38 +47,20 @@ class Comparison:
             "problems": self.problems,
         }
 
-    def print(self, console: Console) -> None:
-        """A table for people, and the reasons beneath."""
-        from rich import box
-        from rich.table import Table
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("clip", overflow="fold")
-        for name in self.metrics:
-            table.add_column(METRICS[name].label, justify="right")
-        reasons: dict[str, None] = {}
-        for clip, each in self.scores.items():
-            cells = []
-            for name in self.metrics:
-                if name not in each:
-                    cells.append("–")
-                    continue
-                value, digits = each[name].value, METRICS[name].digits
-                cells.append("unscored" if value is None else f"{value:.{digits}f}")
-                if value is None:
-                    reasons[f"{clip}: {METRICS[name].label} unscored: {each[name].unscored}"] = None
-            table.add_row(clip, *cells)
-        if len(self.scores) > 1:
-            table.add_section()
-            table.add_row(f"mean of {len(self.scores)}", *(self._mean_text(name) for name in self.metrics))
-        if self.scores:
-            console.print(table)
-        for line in reasons:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for clip, note in self.notes.items():
-            console.print(f"{clip}: {note}", highlight=False, markup=False, soft_wrap=True)
-        for clip, problem in self.problems.items():
-            console.print(f"{clip}: not compared: {problem}", highlight=False, markup=False, soft_wrap=True)
+def column_of(dimension: str) -> str:
+    """What the column of one of VBench's dimensions is called: METRICS has a flickering of its own."""
+    return _FLICKERING if dimension == "temporal_flickering" else dimension
+
+
+def label_of(column: str) -> str:
+    """The head of a column."""
+    return "Flicker (VBench)" if column == _FLICKERING else METRICS[column].label
+
+
+def digits_of(column: str) -> int:
+    """Decimals of a column."""
+    return METRICS["temporal_flickering" if column == _FLICKERING else column].digits
 
 
 def alone(videos: str) -> tuple[Comparison, dict[str, Path]]:
@@ -118,6 +92,33 @@ def named(videos: str) -> dict[str, Path]:
     return find_clips(path) if path.is_dir() else {path.name: path}
 
 
+def paired(videos: str, reference: str) -> tuple[Comparison, dict[str, tuple[Path, Path]]]:
+    """Pair videos by name: a comparison that holds what has no partner, and the pairs.
+
+    Args:
+        videos: a file or a folder.
+        reference: likewise; a folder where ``videos`` is one.
+
+    Raises:
+        UserError: a path that does not exist, a file against a folder, or no pair at all.
+    """
+    result = Comparison(())
+    one, other = Path(videos), Path(reference)
+    for path in (one, other):
+        if not path.exists():
+            raise UserError(f"there is no video or folder {path}", "check the path")
+    if one.is_dir() != other.is_dir():
+        raise UserError(f"{one} and {other} are a folder and a file", "pass two files, or two folders")
+    if not one.is_dir():
+        return result, {one.name: (one, other)}
+    mine, theirs = find_clips(one), find_clips(other)
+    if not mine.keys() & theirs.keys():
+        raise UserError(f"no video in {one} has the name of one in {other}", "name the files of a pair alike")
+    result.problems.update({n: f"there is no {n} in {other}" for n in mine if n not in theirs})
+    result.problems.update({n: f"there is no {n} in {one}" for n in theirs if n not in mine})
+    return result, {name: (path, theirs[name]) for name, path in mine.items() if name in theirs}
+
+
 def compare(videos: str, reference: str, metrics: list[str], *, align: bool = False) -> Comparison:
     """Score a video against another, or a folder against a folder.
 
@@ -128,24 +129,11 @@ def compare(videos: str, reference: str, metrics: list[str], *, align: bool = Fa
         align: cut the longer of a pair to the shorter one.
 
     Raises:
-        UserError: a path that does not exist, a file against a folder, no pair at all, or an unknown metric.
+        UserError: as ``paired``, or an unknown metric.
     """
-    result = Comparison(tuple(metric(name).name for name in metrics))
-    one, other = Path(videos), Path(reference)
-    for path in (one, other):
-        if not path.exists():
-            raise UserError(f"there is no video or folder {path}", "check the path")
-    if one.is_dir() != other.is_dir():
-        raise UserError(f"{one} and {other} are a folder and a file", "pass two files, or two folders")
-    if one.is_dir():
-        mine, theirs = find_clips(one), find_clips(other)
-        if not mine.keys() & theirs.keys():
-            raise UserError(f"no video in {one} has the name of one in {other}", "name the files of a pair alike")
-        pairs = {name: (path, theirs[name]) for name, path in mine.items() if name in theirs}
-        result.problems.update({n: f"there is no {n} in {other}" for n in mine if n not in theirs})
-        result.problems.update({n: f"there is no {n} in {one}" for n in theirs if n not in mine})
-    else:
-        pairs = {one.name: (one, other)}
+    names = tuple(metric(name).name for name in metrics)
+    alone_, pairs = paired(videos, reference)
+    result = Comparison(names, problems=alone_.problems)
     for name, (path, against) in pairs.items():
         try:
             result.scores[name] = _pair(result, name, path, against, cut=align)

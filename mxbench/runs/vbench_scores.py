@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +15,16 @@ from mxbench.metrics.base import unscored
 from mxbench.runs.plan import Plan
 from mxbench.runs.provenance import now
 from mxbench.runs.store import Store
+from mxbench.runs.vbench_kept import KeptScores, digest
 from mxbench.vbench import worker
 from mxbench.vbench.dimensions import DIMENSIONS
 from mxbench.vbench.home import cache, interpreter
+from mxbench.vbench.notes import notes_of
 from mxbench.vbench.preflight import lacking, reason, refusal
-from mxbench.vbench.weights import fingerprint, unpublished
+from mxbench.vbench.verify import Weights, look
 from mxbench.vbench.worker import Answer, Environment, Task
 
-__all__ = ["Choice", "Setup", "dimensions_of", "of_answer", "prepare", "score_cells", "score_files"]
+__all__ = ["Choice", "OfFiles", "Setup", "dimensions_of", "of_answer", "prepare", "score_cells", "score_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Setup:
         choice: what was asked for.
         python: the interpreter.
         folder: of the weights.
-        environment: versions and device; None where no dimension can be scored.
-        files: SHA-256 of the weights of each dimension that can be, by path.
+        environment: versions, device and threads; None where no dimension can be scored.
+        files: the weights of each dimension that can be.
         reasons: why the others cannot.
     """
 
@@ -62,21 +63,32 @@ class Setup:
     python: str
     folder: Path
     environment: Environment | None
-    files: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, Weights]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def id(self, dimension: str) -> str:
         """What a score of a dimension depends on, in a word."""
-        assert self.environment is not None
-        known = [self.environment.versions, self.environment.device, dict(self.files[dimension])]
+        where = self.environment
+        assert where is not None
+        known = [where.versions, where.device, where.threads, self.files[dimension].sha256]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
 
     def of(self, dimension: str) -> dict[str, Any]:
-        """What ``id`` stands for."""
-        assert self.environment is not None
-        files = dict(self.files[dimension])
-        known = {"versions": self.environment.versions, "device": self.environment.device, "sha256": files}
-        return {**known, "unpublished": unpublished(dimension, files)}
+        """What ``id`` stands for, and what is to be said of it."""
+        where, weights = self.environment, self.files[dimension]
+        assert where is not None
+        return {
+            "versions": where.versions,
+            "device": where.device,
+            "threads": where.threads,
+            "sha256": weights.sha256,
+            "unpublished": list(weights.unpublished),
+            "unverified": list(weights.unverified),
+        }
+
+    def notes(self) -> list[str]:
+        """What must be said beside scores of all its dimensions."""
+        return notes_of(self.of(dimension) for dimension in self.files)
 
     def to_dict(self) -> dict[str, Any]:
         """For provenance."""
@@ -84,7 +96,10 @@ class Setup:
         return {
             "versions": environment.versions if environment else {},
             "device": environment.device if environment else None,
-            "sha256": {name: dict(files) for name, files in self.files.items()},
+            "threads": environment.threads if environment else None,
+            "sha256": {name: weights.sha256 for name, weights in self.files.items()},
+            "unpublished": {name: list(each.unpublished) for name, each in self.files.items() if each.unpublished},
+            "unverified": {name: list(each.unverified) for name, each in self.files.items() if each.unverified},
             "unscored": dict(self.reasons),
         }
 
@@ -101,22 +116,25 @@ def prepare(dimensions: Sequence[str], choice: Choice) -> Setup:
     Raises:
         UserError: files are missing or the package does not start, and ``allow_unscored`` is not set.
     """
-    folder, python = cache(), interpreter(choice.python)
+    folder = cache()
     missing = lacking(dimensions, folder)
     if missing and not choice.allow_unscored:
         raise refusal(missing, folder)
     reasons = {name: reason(name, folder) or "" for name in missing}
     able = [name for name in dimensions if name not in missing]
-    environment = None
-    if able:
-        try:
+    environment, python = None, ""
+    try:
+        python = interpreter(choice.python)
+        if able:
             environment = worker.check(python, folder, choice.device)
-        except UserError as error:
-            if not choice.allow_unscored:
-                raise UserError(error.problem, f"{error.fix}; or pass --allow-unscored") from error
-            reasons |= dict.fromkeys(able, error.problem)
-            able = []
-    return Setup(choice, python, folder, environment, {name: fingerprint(name, folder) for name in able}, reasons)
+    except UserError as error:
+        if choice.python is not None and not python:  # what was named is not there
+            raise
+        if not choice.allow_unscored:
+            raise UserError(error.problem, f"{error.fix}; or pass --allow-unscored") from error
+        reasons |= dict.fromkeys(able, error.problem)
+        able = []
+    return Setup(choice, python, folder, environment, {name: look(name, folder) for name in able}, reasons)
 
 
 def of_answer(answer: Answer, setup: Setup) -> Score:
@@ -142,7 +160,7 @@ def score_cells(
         The answers of this call.
 
     Raises:
-        DiskFull: no room for a score; those before it are kept.
+        UserError: no room for a score (``DiskFull``), or no worker works any more; the scores before it are kept.
     """
     dimensions = dimensions_of(plan.recipe.metrics)
     cells = list(_finished(plan, store))
@@ -176,7 +194,7 @@ def score_cells(
     choice = setup.choice
     worker.score(
         tasks, python=setup.python, folder=setup.folder, device=choice.device, workers=choice.workers,
-        limit_s=choice.limit_s, tell=keep,
+        limit_s=choice.limit_s, came_up=True, tell=keep,
     )  # fmt: skip
     if full:
         raise full[0]
@@ -197,39 +215,44 @@ def _kept(store: Store, cell: str, name: str) -> Score | None:
     return store.score(cell, name, METRICS[name].version, None)
 
 
+@dataclass(slots=True)
+class OfFiles:
+    """What came of videos of any engine.
+
+    Attributes:
+        scores: by video and dimension; of what was reached.
+        stopped: why it ended before all was, or None.
+    """
+
+    scores: dict[str, dict[str, Score]]
+    stopped: UserError | None = None
+
+
 def score_files(
     files: Mapping[str, Path],
     dimensions: Sequence[str],
     setup: Setup,
-    kept: Path | None = None,
+    kept: KeptScores | None = None,
     tell: Callable[[int, int, Answer], None] = lambda _i, _n, _answer: None,
-) -> dict[str, dict[str, Score]]:
-    """Score videos of any engine.
+) -> OfFiles:
+    """Score videos of any engine. What ends it costs nothing of what was scored before.
 
     Args:
         files: the videos, by what they are called.
         dimensions: names in DIMENSIONS.
         setup: from ``prepare``.
-        kept: a file of JSON lines: scores of the same bytes and setup are taken from there, and new ones go there as
-            they come; None keeps none.
+        kept: where scores are kept; None keeps none.
         tell: told of each new answer, with its number and how many there will be.
-
-    Returns:
-        Scores by video and dimension, for all of both.
-
-    Raises:
-        UserError: the file cannot be written.
     """
-    known = _read_kept(kept)
-    digests = {name: _digest(path) for name, path in files.items()} if kept is not None else {}
-    found: dict[str, dict[str, Score]] = {name: {} for name in files}
+    digests = {name: digest(path) for name, path in files.items()} if kept is not None else {}
+    found = OfFiles({name: {} for name in files})
     tasks = []
     for dimension in dimensions:
         for name, path in files.items():
             if dimension in setup.reasons:
-                found[name][dimension] = unscored(setup.reasons[dimension])
-            elif (old := known.get((digests.get(name, ""), dimension, setup.id(dimension)))) is not None:
-                found[name][dimension] = old
+                found.scores[name][dimension] = unscored(setup.reasons[dimension])
+            elif kept and (old := kept.known.get((digests[name], dimension, setup.id(dimension)))) is not None:
+                found.scores[name][dimension] = old
             else:
                 tasks.append(Task(dimension, name, path))
     done = 0
@@ -238,49 +261,18 @@ def score_files(
         nonlocal done
         done += 1
         task, score = answer.task, of_answer(answer, setup)
-        found[task.key][task.dimension] = score
-        if kept is not None and score.value is not None:
-            line = {"video": digests[task.key], "dimension": task.dimension, **score.to_json()}
-            try:
-                with kept.open("ab+") as out:
-                    torn = out.tell() > 0 and out.seek(-1, os.SEEK_END) >= 0 and out.read(1) != b"\n"
-                    out.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
-            except OSError as error:
-                raise UserError(
-                    f"{kept} cannot be written: {error.strerror}",
-                    "name another file with --keep",
-                ) from error
+        found.scores[task.key][task.dimension] = score
         tell(done, len(tasks), answer)
+        if kept is not None and score.value is not None and digests[task.key]:
+            kept.add(digests[task.key], task.dimension, score)
 
     if tasks:
         choice = setup.choice
-        worker.score(
-            tasks, python=setup.python, folder=setup.folder, device=choice.device, workers=choice.workers,
-            limit_s=choice.limit_s, tell=keep,
-        )  # fmt: skip
-    return found
-
-
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", "check the file") from error
-
-
-def _read_kept(path: Path | None) -> dict[tuple[str, str, str], Score]:
-    """By video's bytes, dimension and setup; lines that are torn count for nothing."""
-    found = {}
-    if path is not None and path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if lines and not lines[0].startswith('{"video": '):
-            raise UserError(f"{path} holds something else than kept scores", "name another file with --keep")
-        for line in lines:
-            try:
-                data = json.loads(line)
-                score = Score.from_json(data)
-                found[data["video"], data["dimension"], score.details["setup"]] = score
-            except (ValueError, KeyError, TypeError):
-                continue
+        try:
+            worker.score(
+                tasks, python=setup.python, folder=setup.folder, device=choice.device, workers=choice.workers,
+                limit_s=choice.limit_s, came_up=True, tell=keep,
+            )  # fmt: skip
+        except UserError as error:
+            found.stopped = error
     return found

@@ -18,10 +18,10 @@ class File:
 
     Attributes:
         path: below the cache folder.
-        size: about how many bytes, for people.
+        size: about how many bytes, to a few percent.
         source: where it comes from.
         licence: its terms, as its authors state them.
-        sha256: of its bytes, where its authors publish it; otherwise None.
+        sha256: of its bytes, where its authors publish it or the file itself in their repository; otherwise None.
         member: its path inside an archive that ``source`` is; None where it is the file itself.
     """
 
@@ -62,10 +62,15 @@ _DINO_CODE = tuple(
     File(
         f"dino_model/facebookresearch_dino_main/{name}",
         size,
-        f"https://raw.githubusercontent.com/facebookresearch/dino/main/{name}",
+        f"https://raw.githubusercontent.com/facebookresearch/dino/7c446df5b9f45747937fb0d72314eb9f7b66930a/{name}",
         "Apache 2.0",
+        sha256,
     )
-    for name, size in (("hubconf.py", 6_000), ("vision_transformer.py", 12_000), ("utils.py", 28_000))
+    for name, size, sha256 in (
+        ("hubconf.py", 5_653, "fa80babf82c71d2123e23b05061eb1991a1fbc9877238f250b2a25023e910f72"),
+        ("vision_transformer.py", 11_150, "b1f998d5f49ab43666b9fc6d007c5f6540c3ead2e8645e144f74045f63ff44d7"),
+        ("utils.py", 28_039, "962a97e1acda1c986dfd921275325e4083f9016dddadcf018f1ccf03fa600eab"),
+    )
 )
 _VIT_B_32 = File(
     "clip_model/ViT-B-32.pt",
@@ -83,9 +88,11 @@ _VIT_L_14 = File(
 )
 _AESTHETIC = File(
     "aesthetic_model/emb_reader/sa_0_4_vit_l_14_linear.pth",
-    5_000,
-    "https://github.com/LAION-AI/aesthetic-predictor/raw/main/sa_0_4_vit_l_14_linear.pth",
+    4_071,
+    "https://github.com/LAION-AI/aesthetic-predictor/raw/6d122adad522ab246644d9dc1c6d7a3810ee255f/"
+    "sa_0_4_vit_l_14_linear.pth",
     "MIT",
+    "2cd4e60f4f24ae3bcd57b847b13c1f3ba27edc28cc1a7f9ce74ee9f421243cba",
 )
 _MUSIQ = File(
     "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth",

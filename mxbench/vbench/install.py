@@ -50,7 +50,7 @@ def install(folder: Path | None, *, tell: Callable[[str], None] = lambda _words:
             tell(f"making the environment {folder}")
             try:
                 venv.create(folder, with_pip=True)
-            except (OSError, subprocess.CalledProcessError) as error:
+            except (OSError, ValueError, subprocess.CalledProcessError) as error:
                 raise UserError(f"{folder} cannot be made: {error}", "name another folder with --venv") from error
         tell("installing torch and torchvision")
         _pip(python, ["torch", "torchvision"])
@@ -63,7 +63,10 @@ def install(folder: Path | None, *, tell: Callable[[str], None] = lambda _words:
 
 def _pip(python: Path, arguments: Sequence[str]) -> None:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise UserError(f"{python} cannot be started: {error.strerror}", "name another folder with --venv") from error
     if done.returncode != 0:
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith("error")] or lines or ["pip said nothing"]

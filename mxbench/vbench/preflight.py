@@ -55,7 +55,8 @@ def reason(dimension: str, folder: Path | None = None) -> str | None:
     if not gone:
         return None
     more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-    return f"VBench lacks {folder / gone[0].path} ({size_of(gone[0])}){more}: `mxbench vbench setup`"
+    largest = max(gone, key=lambda file: file.size)
+    return f"VBench lacks {folder / largest.path} ({size_of(largest)}){more}: `mxbench vbench setup`"
 
 
 def refusal(missing: Mapping[str, list[File]], folder: Path | None = None) -> UserError:

@@ -1,42 +1,16 @@
 """``mxbench vbench``, VBench's columns of a run, and ``mxbench score --vbench``; by workers that stand in."""
 
 import json
+import os
 import sys
 
 import pytest
 from cli_checks import clip, error, one_line
 from vbench_files import fill
 
+from mxbench.runs.compare import column_of
+from mxbench.vbench import home
 from mxbench.vbench.dimensions import DIMENSIONS
-
-WORKER = """import json, sys
-job = json.load(open(sys.argv[-1]))
-def say(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
-say("ready", versions={"vbench": "0.1.5"}, device="cpu")
-for dimension, key, path in job["tasks"]:
-    say("begin", dimension=dimension, key=key)
-    open("ASKED", "a").write(f"{dimension} {key}\\n")
-    if "bad" in key:
-        say("failed", dimension=dimension, key=key, reason="it cannot be read as a video")
-        continue
-    value = 50.0 if dimension == "imaging_quality" else 0.5
-    cost = {"seconds": 0.5, "memory": 9, "device_memory": 0}
-    say("score", dimension=dimension, key=key, value=value, frames=5, **cost)
-say("end")
-"""
-
-
-@pytest.fixture
-def vbench(mxbench_cli, monkeypatch, tmp_path):
-    """An interpreter that stands in and an empty cache; returns the cache."""
-    (tmp_path / "worker.py").write_text(WORKER)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path / "worker.py"}" "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("MXBENCH_VBENCH_PYTHON", str(python))
-    monkeypatch.setenv("VBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "cache"
 
 
 def asked(tmp_path):
@@ -70,9 +44,10 @@ def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_
     assert code == 0
     said = " ".join(out.split())
     assert "VBench 0.1.5 on cpu" in said
-    assert (
-        "not the published ones: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth. These scores are no VBench scores." in said
-    )
+    assert "cpu, torch None, torchvision None, 1 thread: " in said
+    others = [file.path for name in ("subject_consistency", "imaging_quality") for file in DIMENSIONS[name].files]
+    for path in others:
+        assert path in said.split("not the published ones: ")[1].split(". These scores are no VBench scores.")[0]
     assert fake_model.rendered == []
     assert out.count("0.5000") == 6  # 50 of a hundred too
     assert len(asked(tmp_path)) == 6
@@ -124,6 +99,25 @@ def test_a_full_disk_keeps_what_was_scored(mxbench_cli, fake_model, vbench, monk
     assert len(asked(tmp_path)) == 1
 
 
+def test_a_start_that_dies_or_says_it_cannot_leaves_the_report(mxbench_cli, fake_model, vbench, tmp_path):
+    fill(vbench)
+    begin = (tmp_path / "worker.py").read_text().split("for dimension")[0]
+    count = "open('STARTS', 'a').write('x')\nn = len(open('STARTS').read())\n"
+    (tmp_path / "worker.py").write_text(f"import os\n{count}if n > 1: os._exit(3)\n{begin}say('end')\n")
+    code, out, err = mxbench_cli(*RUN, "-q")
+    assert code == 1
+    assert "unscored: VBench: the worker of VBench ended with code 3" in " ".join(out.split())
+    assert "Written: " in err
+    (tmp_path / "STARTS").unlink()
+    wrong = "if n > 1:\n    say('wrong', reason='of its own')\n    sys.exit()\n"
+    (tmp_path / "worker.py").write_text(f"{count}{begin}{wrong}say('end')\n")
+    code, out, err = mxbench_cli(*RUN, "-q")
+    assert code == 1
+    assert "of its own; run `mxbench vbench setup`" in err.splitlines()[-1]
+    assert "Written: " in err
+    assert (tmp_path / "out/report.md").is_file()
+
+
 def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path):
     fill(vbench)
     for noise, name in enumerate(("a.mp4", "it's .. é.mkv", "bad.mp4")):
@@ -132,7 +126,8 @@ def test_videos_of_any_engine_are_scored_and_kept(mxbench_cli, vbench, tmp_path)
     found = json.loads(out)
     assert code == 1
     assert set(found["scores"]) == {"a.mp4", "it's .. é.mkv", "bad.mp4"}
-    assert {name: found["scores"]["a.mp4"][name]["value"] for name in DIMENSIONS} == dict.fromkeys(DIMENSIONS, 0.5)
+    columns = [column_of(name) for name in DIMENSIONS]
+    assert {name: found["scores"]["a.mp4"][name]["value"] for name in columns} == dict.fromkeys(columns, 0.5)
     assert "cannot be read" in found["scores"]["bad.mp4"]["imaging_quality"]["unscored"]
     assert found["vbench"]["package_totals"]["imaging_quality"] == 0.5
     assert {"video": "a.mp4", "dimension": "imaging_quality", "seconds": 0.5, "memory": 9, "device_memory": 0} in found[
@@ -195,6 +190,7 @@ def test_references_and_vbench_stand_in_one_table(mxbench_cli, vbench, tmp_path)
         (("score", "a.mp4", "--vbench", "--vbench-limit", "0"), "leaves no time"),
         (("score", "a.mp4", "--vbench", "--vbench-python", "none"), "there is no interpreter none"),
         (("score", "a.mp4", "--vbench", "--vbench-device", "tpu"), "knows no device tpu"),
+        (("score", "a.mp4", "--vbench", "--vbench-limit", "nan"), "leaves no time"),
         (("vbench", "check", "-d", "cuda:x"), "knows no device cuda:x"),
         (("vbench", "check", "--vbench-python", "none"), "there is no interpreter none"),
         (("vbench", "setup", "--weights", "none"), "there is no folder none"),
@@ -206,6 +202,13 @@ def test_what_is_wrong_is_one_line(mxbench_cli, vbench, tmp_path, arguments, sai
     fill(vbench)
     clip(tmp_path / "a.mp4")
     one_line(*error(mxbench_cli(*arguments)), said)
+
+
+def test_an_environment_where_a_file_is_cannot_be_made(mxbench_cli, vbench, tmp_path):
+    (tmp_path / "file").write_text("a file")
+    code, _, err = mxbench_cli("vbench", "setup", "--venv", "file")
+    assert (code, "Traceback" in err) == (2, False)
+    assert "cannot be made: " in err.splitlines()[-1]
 
 
 def test_check_says_what_is_ready(mxbench_cli, vbench):
@@ -220,13 +223,52 @@ def test_check_says_what_is_ready(mxbench_cli, vbench):
     assert json.loads(out)["dimensions"] == {name: [] for name in DIMENSIONS}
 
 
+def test_check_says_what_is_not_verified(mxbench_cli, vbench):
+    fill(vbench)
+    os.truncate(vbench / "amt_model/amt-s.pth", 12_027_871)
+    _, out, _ = mxbench_cli("vbench", "check")
+    assert "motion_smoothness: ready; not verified, no checksum is published: amt_model/amt-s.pth" in out
+    found = json.loads(mxbench_cli("vbench", "check", "--json")[1])
+    assert found["unverified"]["motion_smoothness"] == ["amt_model/amt-s.pth"]
+    assert found["unpublished"]["dynamic_degree"] == ["raft_model/models/raft-things.pth"]
+    assert found["threads"] == 1
+
+
+def test_setup_is_remembered_and_what_is_gone_is_said(mxbench_cli, vbench, monkeypatch, tmp_path):
+    monkeypatch.setattr("mxbench.vbench.install._pip", lambda *_arguments: None)
+    monkeypatch.delenv("MXBENCH_VBENCH_PYTHON")
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "python").rename(tmp_path / "venv/bin/python")
+    fill(vbench)
+    clip(tmp_path / "a.mkv")
+    score = ("score", "a.mkv", "--vbench", "-D", "dynamic_degree")
+    assert mxbench_cli("vbench", "setup", "--venv", "venv", "--no-weights")[0] == 0
+    assert mxbench_cli(*score)[0] == 0
+    (tmp_path / "venv/bin/python").unlink()
+    one_line(*error(mxbench_cli(*score)), "venv/bin/python, for which", "is gone; run `mxbench vbench setup` again")
+    code, out, _ = mxbench_cli(*score, "--allow-unscored")
+    assert (code, "is gone" in out) == (0, True)
+    code, out, _ = mxbench_cli("list", "metrics", "--json")
+    assert code == 0
+    assert "is gone" in next(each for each in json.loads(out) if each["name"] == "dynamic_degree")["here"]
+    code, out, _ = mxbench_cli("doctor", "--json")
+    assert "is gone" in out
+    assert mxbench_cli("vbench", "setup", "--no-weights")[0] == 0
+    assert home.interpreter() == sys.executable
+
+
 def test_setup_takes_weights_from_a_folder_and_says_their_terms(mxbench_cli, vbench, monkeypatch, tmp_path):
     monkeypatch.setattr("mxbench.vbench.install._pip", lambda *_arguments: None)
     (tmp_path / "usb").mkdir()
     (tmp_path / "usb/amt-s.pth").write_bytes(b"weights")
     code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
+    assert code == 1
+    assert "wrong: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use): what came has 7 bytes" in out
+    os.truncate(tmp_path / "usb/amt-s.pth", 12_027_871)
+    code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
     assert code == 0
-    assert "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use) (no checksum is published)" in out
+    copied = "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use)"
+    assert f"{copied} (not verified, no checksum is published)" in out
     code, out, err = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "imaging_quality")
     assert code == 1
     assert "missing: pyiqa_model/musiq_spaq_ckpt-358bb6af.pth" in out

@@ -2,10 +2,17 @@
 
 ``python vbench_weights.py FOLDER`` in an environment that has vbench; FOLDER is then a VBENCH_CACHE_DIR. Scores made
 with them say nothing of a video. The transformer that stands in for DINO's is our own.
+
+``python vbench_weights.py FOLDER --full DINO_CODE_FOLDER`` makes CLIP's ViT-B/32 and L/14 and DINO's ViT-B/16 of the
+published shapes, 2.8 GB, so that times and memory can be measured without the published files. DINO_CODE_FOLDER holds
+``hubconf.py``, ``vision_transformer.py`` and ``utils.py`` of github.com/facebookresearch/dino. CLIP's are in FP32, as
+a trace on a CPU is, and so twice as large as the published ones.
 """
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,20 +53,28 @@ class Small(nn.Module):
 """
 
 
-def dino(folder: Path) -> None:
+def dino(folder: Path, full: Path | None) -> None:
     code = folder / "facebookresearch_dino_main"
     code.mkdir(parents=True)
     for name, text in (("hubconf", HUBCONF), ("vision_transformer", TRANSFORMER), ("utils", "WIDTH = 48\n")):
-        (code / f"{name}.py").write_text(text)
+        if full is None:
+            (code / f"{name}.py").write_text(text)
+        else:
+            shutil.copy(full / f"{name}.py", code)
     model = torch.hub.load(str(code), "dino_vitb16", source="local", pretrained=False)
     torch.save(model.state_dict(), folder / "dino_vitbase16_pretrain.pth")
 
 
-def clip(path: Path, patch: int, width: int) -> None:
+SMALL = (2, 64, 512, 64, 1, 2)
+"""Of CLIP: layers and width of its pictures; words, width, heads and layers of its texts."""
+
+
+def clip(path: Path, patch: int, width: int, shape: tuple[int, ...] = SMALL) -> None:
     from clip.model import CLIP
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = CLIP(width, 224, 2, 64, patch, 77, 512, 64, 1, 2).eval()
+    layers, inner, words, text_width, heads, text_layers = shape
+    model = CLIP(width, 224, layers, inner, patch, 77, words, text_width, heads, text_layers).eval()
     example = (torch.zeros(1, 3, 224, 224), torch.zeros(1, 77, dtype=torch.int64))
     torch.jit.save(torch.jit.trace(model, example, check_trace=False), str(path))
 
@@ -97,12 +112,12 @@ def raft(path: Path) -> None:
     torch.save({f"module.{name}": value for name, value in model.state_dict().items()}, path)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, full: Path | None) -> None:
     shims.fit()
     torch.manual_seed(0)
-    dino(folder / "dino_model")
-    clip(folder / "clip_model/ViT-L-14.pt", 14, 768)
-    clip(folder / "clip_model/ViT-B-32.pt", 32, 512)
+    dino(folder / "dino_model", full)
+    clip(folder / "clip_model/ViT-L-14.pt", 14, 768, SMALL if full is None else (24, 1024, 49408, 768, 12, 12))
+    clip(folder / "clip_model/ViT-B-32.pt", 32, 512, SMALL if full is None else (12, 768, 49408, 512, 8, 12))
     aesthetic(folder / "aesthetic_model/emb_reader/sa_0_4_vit_l_14_linear.pth")
     musiq(folder / "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth")
     amt(folder / "amt_model/amt-s.pth")
@@ -110,4 +125,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--full", type=Path, metavar="DINO_CODE_FOLDER")
+    asked = parser.parse_args()
+    main(asked.folder, asked.full)

@@ -27,7 +27,7 @@ def stand_in(tmp_path):
             "job = json.load(open(sys.argv[-1]))\n"
             "def say(kind, **fields):\n"
             "    print(json.dumps({'kind': kind, **fields}), flush=True)\n"
-            "def ready(): say('ready', versions={'vbench': '0.1.5'}, device='cpu')\n"
+            "def ready(): say('ready', versions={'vbench': '0.1.5'}, device='cpu', threads=1)\n"
             "def begin(task): say('begin', dimension=task[0], key=task[1])\n"
             "def score(task, value=0.5):\n"
             "    begin(task)\n"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import sys
+import threading
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from vbench_files import fill
@@ -13,7 +16,9 @@ from vbench_files import fill
 from mxbench.errors import UserError
 from mxbench.vbench import home, weights
 from mxbench.vbench.dimensions import DIMENSIONS, File
+from mxbench.vbench.install import install
 from mxbench.vbench.preflight import lacking, reason, refusal
+from mxbench.vbench.verify import look, sha256_of
 from mxbench.vbench.weights import bring
 
 
@@ -25,6 +30,8 @@ def test_the_files_of_a_dimension_are_named_with_place_size_and_source(tmp_path)
     for word in (str(path), "109 MB", "https://github.com/chaofengc", "--allow-unscored", "mxbench vbench setup"):
         assert word in said
     assert len(said.splitlines()) == 1
+    code = tmp_path / "dino_model/dino_vitbase16_pretrain.pth"
+    assert reason("subject_consistency", tmp_path).startswith(f"VBench lacks {code} (343 MB) and 3 more: ")
     assert reason("imaging_quality", tmp_path) == f"VBench lacks {path} (109 MB): `mxbench vbench setup`"
     fill(tmp_path)
     assert lacking(DIMENSIONS, tmp_path) == {}
@@ -34,11 +41,11 @@ def test_the_files_of_a_dimension_are_named_with_place_size_and_source(tmp_path)
         lacking(["imaging"], tmp_path)
 
 
-def served(monkeypatch, tmp_path, content, **fields):
+def served(monkeypatch, tmp_path, content, size=7, **fields):
     """A dimension of one file, which a local file stands for the source of."""
     source = tmp_path / "source"
     source.write_bytes(content)
-    file = File("some/file.pth", 10, source.as_uri(), "MIT", **fields)
+    file = File("some/file.pth", size, source.as_uri(), "MIT", **fields)
     monkeypatch.setitem(DIMENSIONS, "aesthetic_quality", replace(DIMENSIONS["aesthetic_quality"], files=(file,)))
     return file
 
@@ -52,22 +59,97 @@ def test_files_are_fetched_verified_and_left_where_they_are(monkeypatch, tmp_pat
     assert [one.how for one in bring(["aesthetic_quality"], cache)] == ["there"]
     (cache / "some/file.pth").write_bytes(b"others")
     (found,) = bring(["aesthetic_quality"], cache)
-    assert found.how is None
+    assert found.how == "wrong"
     assert "delete it" in found.reason
 
 
 def test_what_is_not_what_its_authors_published_does_not_count(monkeypatch, tmp_path):
     served(monkeypatch, tmp_path, b"weights", sha256="0" * 64)
     (found,) = bring(["aesthetic_quality"], tmp_path / "cache")
-    assert found.how is None
+    assert (found.how, found.good) == ("wrong", False)
     assert "SHA-256" in found.reason
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("content", [b"weight", b"<html>no such page</html>", b""])
+def test_a_file_of_another_size_does_not_count(monkeypatch, tmp_path, content):
+    served(monkeypatch, tmp_path, content)
+    (found,) = bring(["aesthetic_quality"], tmp_path / "cache")
+    assert (found.how, found.reason) == (
+        "wrong",
+        f"what came has {len(content)} bytes where about 7 bytes are expected",
+    )
+    (tmp_path / "usb").mkdir()
+    (tmp_path / "usb/file.pth").write_bytes(content)
+    assert bring(["aesthetic_quality"], tmp_path / "cache", tmp_path / "usb")[0].how == "wrong"
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    """Answers as its path says."""
+
+    def do_GET(self):
+        if "status" in self.path:
+            self.wfile.write(b"nonsense\r\n\r\n")
+            return
+        self.send_response(200)
+        if "chunked" in self.path:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"FF\r\nshort")
+            return
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"weigh" if "short" in self.path else b"weights")
+
+    def log_message(self, *_arguments):
+        pass
+
+
+@pytest.mark.parametrize("member", [None, "some/member"])
+@pytest.mark.parametrize("path", ["short", "chunked", "status"])
+def test_a_download_that_breaks_off_is_one_line(monkeypatch, tmp_path, path, member):
+    file = served(monkeypatch, tmp_path, b"", size=5, member=member)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        threading.Thread(target=server.serve_forever).start()
+        there = replace(file, source=f"http://127.0.0.1:{server.server_port}/{path}")
+        monkeypatch.setitem(DIMENSIONS, "aesthetic_quality", replace(DIMENSIONS["aesthetic_quality"], files=(there,)))
+        (found,) = bring(["aesthetic_quality"], tmp_path / "cache")
+        server.shutdown()
+    assert found.how == "missing"
+    assert "could not be fetched (" in found.reason
+    assert "\n" not in found.reason
+    assert ("broke off after 5 of 7 bytes" in found.reason) == (path == "short")
+
+
+@pytest.mark.parametrize(("size", "good"), [(89, False), (90, True), (110, True), (111, False), (200, False)])
+def test_a_file_without_a_checksum_is_known_by_its_size_alone(monkeypatch, tmp_path, size, good):
+    file = served(monkeypatch, tmp_path, b"", size=100)
+    (tmp_path / file.path).parent.mkdir()
+    (tmp_path / file.path).write_bytes(b"w" * size)
+    found = look("aesthetic_quality", tmp_path)
+    assert (found.unpublished, found.unverified) == (((), (file.path,)) if good else ((file.path,), ()))
+
+
+def test_a_file_of_weights_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        sha256_of(tmp_path)
+
+
+def test_a_file_with_a_checksum_is_known_by_it(monkeypatch, tmp_path):
+    file = served(monkeypatch, tmp_path, b"", sha256=hashlib.sha256(b"weights").hexdigest())
+    (tmp_path / file.path).parent.mkdir()
+    (tmp_path / file.path).write_bytes(b"weights")
+    found = look("aesthetic_quality", tmp_path)
+    assert (found.unpublished, found.unverified) == ((), ())
+    (tmp_path / file.path).write_bytes(b"Weights")
+    assert look("aesthetic_quality", tmp_path).unpublished == (file.path,)
 
 
 def test_a_member_of_an_archive(monkeypatch, tmp_path):
     with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
         archive.writestr("models/inside.pth", b"inside")
-    served(monkeypatch, tmp_path, (tmp_path / "archive").read_bytes(), member="models/inside.pth")
+    served(monkeypatch, tmp_path, (tmp_path / "archive").read_bytes(), size=6, member="models/inside.pth")
     assert [one.how for one in bring(["aesthetic_quality"], tmp_path / "cache")] == ["fetched"]
     assert (tmp_path / "cache/some/file.pth").read_bytes() == b"inside"
     served(monkeypatch, tmp_path, b"no archive", member="models/inside.pth")
@@ -127,6 +209,32 @@ def test_the_interpreter_is_the_one_named_then_the_environment_s_then_the_one_se
     assert home.interpreter(str(made)) == str(made)
     with pytest.raises(UserError, match="there is no interpreter /no/such"):
         home.interpreter("/no/such")
-    made.unlink()
-    monkeypatch.delenv(home.PYTHON_VARIABLE)
-    assert home.interpreter() == sys.executable  # an environment that was deleted
+    monkeypatch.setenv(home.PYTHON_VARIABLE, "")
+    assert home.interpreter() == str(made)
+    made.unlink()  # an environment that was deleted
+    for gone in (lambda: None, lambda: (tmp_path / "config/mxbench/vbench.json").write_text("torn")):
+        gone()
+        with pytest.raises(UserError, match="run `mxbench vbench setup` again"):
+            home.interpreter()
+    home.remember(Path(sys.executable))
+    assert home.interpreter() == sys.executable
+
+
+def test_a_folder_of_settings_that_is_a_file_is_one_line(monkeypatch, tmp_path):
+    (tmp_path / "config").write_text("a file")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv(home.PYTHON_VARIABLE, raising=False)
+    home.remember(Path(sys.executable))  # which is taken anyway
+    assert home.interpreter() == sys.executable
+    with pytest.raises(UserError, match=r"cannot be written: .*; set XDG_CONFIG_HOME"):
+        home.remember(tmp_path / "python")
+
+
+def test_an_environment_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot be made: .*; name another folder with --venv"):
+        install(tmp_path / "file")
+    (tmp_path / "not/bin").mkdir(parents=True)
+    (tmp_path / "not/bin/python").write_text("no program")
+    with pytest.raises(UserError, match="cannot be started"):
+        install(tmp_path / "not")

@@ -13,6 +13,8 @@ or ``failed``; ``end``. A task is one call of the package's ``evaluate`` on one 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -74,7 +76,7 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
         say("wrong", reason="there is no CUDA device for the interpreter of vbench")
         return
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    say("ready", versions=versions, device=name)
+    say("ready", versions=versions, device=name, threads=torch.get_num_threads())
     _keep_models(scratch, Path(job["cache"]))
     out, staged = scratch / "out", scratch / "videos"
     staged.mkdir(parents=True, exist_ok=True)
@@ -84,7 +86,6 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
         if dimension != before:  # whose models are others
             before = dimension
             _MODELS.clear()
-            gc.collect()
             _forget_peaks(device)
         say("begin", dimension=dimension, key=key)
         begun = time.perf_counter()
@@ -94,7 +95,7 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
             frames = _length(str(link), dimension, job["frames"][dimension])
             value = _score(package, dimension, link)
         except Exception as error:  # noqa: BLE001 - one video must not cost the others
-            say("failed", dimension=dimension, key=key, reason=_reason(error))
+            say("failed", dimension=dimension, key=key, reason=_reason(error, scratch))
             continue
         say(
             "score", dimension=dimension, key=key, value=value, frames=frames,
@@ -105,9 +106,12 @@ def main(job: dict[str, Any], say: Callable[..., None]) -> None:
 
 
 def _forget_peaks(device: str) -> None:
-    """So that a peak is a dimension's own."""
+    """So that a peak is a dimension's own, without what the models of an earlier one left in the allocator."""
     import torch
 
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     if device == "cuda":
@@ -233,10 +237,12 @@ def _close_the_network() -> None:
         setattr(subprocess, name, refuse)
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, scratch: Path | None = None) -> str:
     text = " ".join(str(error).split())[:300]
     if isinstance(error, _Unfit | _Broken | Closed):
         return text
+    if scratch is not None and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.filename or scratch.parent} is full ({error.strerror})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -258,5 +264,5 @@ if __name__ == "__main__":
         try:
             main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), answer)
         except Exception as error:
-            answer("wrong", reason=_reason(error))
+            answer("wrong", reason=_reason(error, Path(sys.argv[1]).parent))
             raise
