@@ -28,10 +28,17 @@ def expected(plan: Plan, cells: int, out: Path) -> str | None:
     work, need = facts.work(sampling), facts.need(sampling)
     disk = cells * 3 * sampling.frames * sampling.height * sampling.width // 4
     share = work.attention * work.forwards / work.flops
+    wider = 2 if plan.environment["dtype"] == "float32" else 1  # needs are of BF16
+    weights, beside = wider * need.weights, wider * need.activations
+    if plan.memory == "whole":
+        beside = max(beside, need.decode)  # in tiles it takes no more than a forward
+    offloads = plan.memory not in ("whole", "whole-tiled")
+    asked = weights if offloads else weights + beside
     return (
         f"expected: {work.tokens:,} tokens, {_si(work.flops)}FLOP a clip ({share:.0%} of it self-attention), "
         f"{_si(work.flops * cells)}FLOP in all; "
-        f"{gib(need.weights)} of weights, placed {plan.memory}{_against(need.weights, _memory(plan))}; "
+        f"{gib(weights)} of weights and about {gib(beside)} beside them, placed "
+        f"{plan.memory}{_against(asked, _memory(plan))}; "
         f"about {gib(disk)} of disk{_against(disk, _free(out))}"
     )
 

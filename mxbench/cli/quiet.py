@@ -7,6 +7,10 @@ import logging
 __all__ = ["say_once"]
 
 _LOGGERS = ("diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video", "diffusers.guiders.guider_utils")
+_UNTRUE = (
+    "Guiders are currently an experimental feature",  # which versions of diffusers were tested is our own affair
+    "Token indices sequence length is longer than",  # the pipeline cuts these, and says so itself
+)
 
 
 class _Once(logging.Filter):
@@ -16,15 +20,15 @@ class _Once(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if message in self._said or message.startswith("Guiders are currently an experimental feature"):
-            return False  # which versions of diffusers were tested is our own affair
+        if message in self._said or message.startswith(_UNTRUE):
+            return False
         self._said.add(message)
         return True
 
 
 def say_once() -> None:
     """See to it, for this process; calling it again changes nothing."""
-    for name in _LOGGERS:
+    for name in (*_LOGGERS, "transformers.tokenization_utils_base"):
         logger = logging.getLogger(name)
         if not any(isinstance(each, _Once) for each in logger.filters):
             logger.addFilter(_Once())
