@@ -48,8 +48,9 @@ def from_hub(source: Source, components: Names, ignore: Sequence[str]) -> Locate
     found = ((try_to_load_from_cache(source.name, name, revision=source.revision), name) for name in names)
     root = next((_above(Path(file).absolute(), name) for file, name in found if isinstance(file, str)), None)
     state = f"{source.name} is not in the cache {constants.HF_HUB_CACHE}"
-    if source.revision is not None and (there := _revisions(source.name)):
-        state = f"revision {source.revision} of {state}, which has {', '.join(there)}"
+    if source.revision is not None:
+        there = _revisions(source.name)
+        state = f"revision {source.revision} of {state}" + (f", which has {', '.join(there)}" if there else "")
     if root is not None:
         missing = lacking(root, components, ignore, _listed(source.name, root.name))
         if not missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -273,7 +274,10 @@ def _sampling(recipe: Recipe, known: ModelFacts) -> Sampling:
     if "guidance" in changes:
         scales = changes["guidance"] if isinstance(changes["guidance"], list) else [changes["guidance"]]
         if len(scales) not in (1, known.n_experts):
-            raise UserError(f"guidance has {len(scales)} scales", f"write one, or {known.n_experts}, one an expert")
+            many = f", or {known.n_experts}, one an expert" if known.n_experts > 1 else ""
+            raise UserError(f"guidance has {len(scales)} scales", f"write one{many}")
+        if not all(0 <= scale < math.inf for scale in scales):
+            raise UserError(f"guidance {changes['guidance']} is no scale", "write 1 for none, or more")
         changes["guidance"] = tuple(float(s) for s in (scales * known.n_experts)[: known.n_experts])
     sampling = replace(known.sampling, **changes)
     for name in known.ignores:

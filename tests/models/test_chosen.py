@@ -198,5 +198,7 @@ def test_which_expert_computes_a_step_is_known_before_it_does(
         with attach(model.pipe, "fp16") as seam:
             model.call("x", replace(SMALL["wan2.2"], steps=steps), torch.Generator().manual_seed(0))
         counted = {step: expert for expert, _, _, step, _ in seam.calls}
+        wanted = [(counted[j], i, "self", j, b) for i in range(3) for j in range(steps) for b in (0, 1)]
+        assert seam.calls == dict.fromkeys(wanted, 1)
         assert list(known.experts(steps)) == [counted[step] for step in range(steps)]
         assert set(counted.values()) == ({0} if steps == 2 else {0, 1})

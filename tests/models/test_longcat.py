@@ -94,6 +94,13 @@ def test_it_renders_by_every_method_with_every_call_counted(model, sampling, met
     assert np.array_equal(render.latents, again.latents) is (method == "fp16")
 
 
+def test_every_layer_of_every_step_comes_through_the_seam_once(model, sampling):
+    with attach(model.pipe, "fp16") as seam:
+        model.call(PROMPT, sampling, torch.Generator().manual_seed(0))
+    wanted = [(0, i, "self", j, 0) for i in range(3) for j in range(sampling.steps)]  # a batch of both branches
+    assert seam.calls == dict.fromkeys(wanted, 1)
+
+
 def test_layers_that_a_policy_leaves_out_are_computed_by_the_package(model, sampling):
     calls = []
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mxbench import attach
 from mxbench.errors import UserError
 from mxbench.models import facts, load
 from mxbench.models.base import Frames
@@ -55,6 +56,12 @@ def test_it_renders_by_every_layer_and_the_render_is_not_fp16_s(model):
         "a red circle moves left", 0, TINY, as_schedule("mxattn"), "reference"
     )
     assert np.array_equal(again.frames, renders["mxattn"].frames)
+
+
+def test_every_layer_of_every_step_comes_through_the_seam_once(model):
+    with attach(model.pipe, "fp16") as seam:
+        model.call("x", TINY, torch.Generator().manual_seed(0))
+    assert seam.calls == dict.fromkeys([(0, i, "self", j, 0) for i in range(3) for j in range(TINY.steps)], 1)
 
 
 def test_weights_come_from_a_folder_part_by_part_wherever_its_index_points(model, tmp_path):

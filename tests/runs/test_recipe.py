@@ -138,6 +138,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ({"methods": ["fp16"], "sampling": {"frames": 16}}, "4k + 1, such as 17"),
         ({"methods": ["fp16"], "sampling": {"height": 100}}, "no multiple of 16"),
         ({"methods": ["fp16"], "sampling": {"guidance": [1.0, 2.0, 3.0]}}, "guidance has 3 scales"),
+        ({"methods": ["fp16"], "sampling": {"guidance": -1.0}}, "guidance -1.0 is no scale"),
         ({"methods": ["fp16"], "seeds": [-1]}, "gives no seeds"),
         ({"methods": ["fp16"], "prompts": []}, "is empty"),
         ({"methods": ["fp16"], "prompts": "nosuch"}, "nosuch"),
