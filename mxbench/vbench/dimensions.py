@@ -103,9 +103,10 @@ _MUSIQ = File(
 )
 _AMT = File(
     "amt_model/amt-s.pth",
-    12_000_000,
+    12_038_359,
     "https://huggingface.co/lalala125/AMT/resolve/main/amt-s.pth",
-    "CC BY-NC 4.0: not for commercial use",
+    "CC BY-NC-SA 4.0, as its page on the hub: not for commercial use",
+    "07e7e03405c213fe4405678db9b42d05671e48c56faf6a441b99bb0047d3cf77",
 )
 _RAFT = File(
     "raft_model/models/raft-things.pth",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from cli_checks import clip, error, one_line
-from vbench_files import fill
+from vbench_files import fill, without_checksums
 
 from mxbench.runs.compare import column_of
 from mxbench.vbench import home
@@ -223,7 +223,8 @@ def test_check_says_what_is_ready(mxbench_cli, vbench):
     assert json.loads(out)["dimensions"] == {name: [] for name in DIMENSIONS}
 
 
-def test_check_says_what_is_not_verified(mxbench_cli, vbench):
+def test_check_says_what_is_not_verified(mxbench_cli, vbench, monkeypatch):
+    without_checksums(monkeypatch, "motion_smoothness")
     fill(vbench)
     os.truncate(vbench / "amt_model/amt-s.pth", 12_027_871)
     _, out, _ = mxbench_cli("vbench", "check")
@@ -263,11 +264,18 @@ def test_setup_takes_weights_from_a_folder_and_says_their_terms(mxbench_cli, vbe
     (tmp_path / "usb/amt-s.pth").write_bytes(b"weights")
     code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
     assert code == 1
-    assert "wrong: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use): what came has 7 bytes" in out
+    assert "SHA-256" in out
+    without_checksums(monkeypatch, "motion_smoothness")
+    code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
+    assert code == 1
+    assert (
+        "wrong: amt_model/amt-s.pth (12 MB; CC BY-NC-SA 4.0, as its page on the hub: not for commercial use): what came has 7 bytes"
+        in out
+    )
     os.truncate(tmp_path / "usb/amt-s.pth", 12_027_871)
     code, out, _ = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "motion_smoothness")
     assert code == 0
-    copied = "copied: amt_model/amt-s.pth (12 MB; CC BY-NC 4.0: not for commercial use)"
+    copied = "copied: amt_model/amt-s.pth (12 MB; CC BY-NC-SA 4.0, as its page on the hub: not for commercial use)"
     assert f"{copied} (not verified, no checksum is published)" in out
     code, out, err = mxbench_cli("vbench", "setup", "--weights", "usb", "-D", "imaging_quality")
     assert code == 1
