@@ -20,8 +20,8 @@ spec.loader.exec_module(inside)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_folder_is_named(number):
     error = OSError(number, "No space left on device")
-    scratch = Path("/tmp/mxbench-vbench-x")
-    assert inside._reason(error, scratch) == "/tmp is full (No space left on device)"
+    scratch = Path("/scratch/mxbench-vbench-x")
+    assert inside._reason(error, scratch) == "/scratch is full (No space left on device)"
     error.filename = "/elsewhere/file"
     assert inside._reason(error, scratch) == "/elsewhere/file is full (No space left on device)"
     assert inside._reason(OSError(errno.EIO, "bad disk"), scratch) == f"OSError: [Errno {errno.EIO}] bad disk"
