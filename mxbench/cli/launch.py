@@ -16,6 +16,7 @@ from mxbench.cli.options import vbench_choice
 from mxbench.cli.progress import Lines, Live, Silent, show_grid
 from mxbench.cli.quiet import say_once
 from mxbench.errors import UserError
+from mxbench.metrics import METRICS
 from mxbench.models.hub import NotFetched, not_fetching
 from mxbench.report.load import write_reports
 from mxbench.runs.files import DiskFull
@@ -56,9 +57,7 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     console = Console(stderr=True)
     if options["dry_run"]:
         show_grid(plan, Store(out) if (out / "plans").is_dir() else None, Console(), out)
-        if missing := lacking(wanted):
-            refused = refusal(missing)
-            click.echo(f"VBench: {refused.problem}; {refused.fix}")
+        _lacks(wanted, options)
         return 0
     setup = prepare(wanted, vbench_choice(options)) if wanted else None
     store = Store(out, create=True)
@@ -96,6 +95,17 @@ def launch(fields: dict[str, Any], name: str, options: dict[str, Any]) -> int:
     if outcome.stopped is not None:
         click.echo(f"mxbench: {outcome.stopped}", err=True)
     return 1 if outcome.failed or outcome.stopped or unsupported else 0
+
+
+def _lacks(wanted: list[str], options: dict[str, Any]) -> None:
+    """Say what a run's columns of VBench lack, as far as that shows without starting it."""
+    if missing := lacking(wanted):
+        refused = refusal(missing)
+        fix = "these columns are left unscored" if options["allow_unscored"] else refused.fix
+        click.echo(f"VBench: {refused.problem}; {fix}")
+    others = (METRICS[name].missing() for name in wanted if name not in missing and not options["vbench_python"])
+    for reason in dict.fromkeys(filter(None, others)):
+        click.echo(reason)
 
 
 def _expanded(recipe: Recipe, options: dict[str, Any]) -> Plan:

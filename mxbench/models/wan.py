@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mxbench.errors import UserError
 from mxbench.models.base import AttentionSite, Family, Layout
 
 __all__ = ["KINDS", "WAN", "experts_at"]
@@ -62,8 +63,11 @@ def _experts_at(scheduler: tuple[tuple[str, Any], ...], boundary: float | None, 
     if boundary is None:
         return (0,) * steps
     config = dict(scheduler)
-    made = getattr(diffusers, config.get("_class_name", "UniPCMultistepScheduler")).from_config(config)
-    made.set_timesteps(steps)
+    try:
+        made = getattr(diffusers, config.get("_class_name", "UniPCMultistepScheduler")).from_config(config)
+        made.set_timesteps(steps)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise UserError(f"the weights' scheduler_config.json makes no scheduler: {error}", "bring it again") from error
     return tuple(int(t < boundary * made.config.num_train_timesteps) for t in made.timesteps.tolist())
 
 

@@ -23,7 +23,9 @@ def asked(tmp_path):
 RUN = ("run", "-a", "mxfp4", "-n", "1", "-o", "out", "-M", "psnr", "-M", "imaging_quality", "-M", "subject_consistency")
 
 
-def test_a_run_whose_columns_lack_weights_is_refused_before_it_renders(mxbench_cli, fake_model, vbench, tmp_path):
+def test_a_run_whose_columns_lack_weights_is_refused_before_it_renders(
+    mxbench_cli, fake_model, vbench, tmp_path, monkeypatch
+):
     code, _, err = mxbench_cli(*RUN)
     assert code == 2
     one_line(code, err, "pyiqa_model/musiq_spaq_ckpt-358bb6af.pth (109 MB, from https://", "--allow-unscored")
@@ -32,6 +34,10 @@ def test_a_run_whose_columns_lack_weights_is_refused_before_it_renders(mxbench_c
     code, out, _ = mxbench_cli(*RUN, "--dry-run")
     assert code == 0
     assert "VBench: subject_consistency, imaging_quality cannot be scored without 5 files: " in out
+    assert "left unscored" in mxbench_cli(*RUN, "--dry-run", "--allow-unscored")[1]
+    fill(vbench)
+    monkeypatch.setenv("MXBENCH_VBENCH_PYTHON", str(tmp_path / "gone"))
+    assert f"there is no interpreter {tmp_path / 'gone'}" in mxbench_cli(*RUN, "--dry-run")[1]
 
 
 def test_unscored_is_allowed_said_and_scored_once_the_weights_are_there(mxbench_cli, fake_model, vbench, tmp_path):

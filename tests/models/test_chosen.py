@@ -159,6 +159,12 @@ def test_configs_that_do_not_fit_their_weights_are_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_scheduler_that_is_none_is_one_line(saved: Path, tmp_path: Path) -> None:
+    folder = changed(saved, tmp_path, "scheduler/scheduler_config.json", _class_name="NoScheduler")
+    with pytest.raises(UserError, match="makes no scheduler"):
+        facts("wan2.2", folder).experts(4)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_config_that_is_none_is_one_line_before_anything_is_loaded(saved: Path, tmp_path: Path, text: str) -> None:
     folder = changed(saved, tmp_path, "transformer/config.json")
