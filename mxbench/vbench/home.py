@@ -24,13 +24,16 @@ def _memory() -> Path:
 
 
 def remember(python: Path) -> None:
-    """Take this interpreter from now on, where none is named.
+    """Take this interpreter from now on, where none is named; of our own, which is taken by itself, nothing is kept.
 
     Raises:
         UserError: that cannot be written down.
     """
     path = _memory()
     try:
+        if str(python) == sys.executable:  # another environment's mxbench takes its own then
+            path.unlink(missing_ok=True)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"python": str(python)}) + "\n", encoding="utf-8")
     except OSError as error:
